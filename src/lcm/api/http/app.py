@@ -54,21 +54,18 @@ class StreamSender:
         assert task is not None
         self._check_progress(loop, task)
         try:
-            await self._send_chunks(loop)
+            send = self._send
+            async with aclosing(self._stream.begin()) as pieces:
+                async for piece in pieces:
+                    self._since = loop.time()
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    self._since = None
+            await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if not self._is_stalled(loop):
                 raise
         finally:
             self._timer.cancel()
-
-    async def _send_chunks(self, loop: asyncio.AbstractEventLoop) -> None:
-        send = self._send
-        async with aclosing(self._stream.begin()) as pieces:
-            async for piece in pieces:
-                self._since = loop.time()
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                self._since = None
-        await send({"type": "http.response.body", "body": b""})
 
     def _check_progress(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
         if self._is_stalled(loop):
@@ -196,22 +193,19 @@ class Api:
             return
         try:
             await send_stream_start(send, stream)
-            await self._send_until_disconnect(request, send, stream)
+            sender = StreamSender(stream, send, patience_seconds=self._limits.send_seconds)
+            sending = asyncio.ensure_future(sender.run())
+            leaving = asyncio.ensure_future(_wait_for_disconnect(request.receive))
+            try:
+                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sending.cancel()
+                leaving.cancel()
+                await asyncio.wait({sending, leaving})
+            if not sending.cancelled():
+                sending.result()
         finally:
             self._streams.leave(request.signed_in.name)
-
-    async def _send_until_disconnect(self, request: Request, send: Send, stream: Stream) -> None:
-        pouring = StreamSender(stream, send, patience_seconds=self._limits.send_seconds)
-        pumping = asyncio.ensure_future(pouring.run())
-        leaving = asyncio.ensure_future(_wait_for_disconnect(request.receive))
-        try:
-            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pumping.cancel()
-            leaving.cancel()
-            await asyncio.wait({pumping, leaving})
-        if not pumping.cancelled():
-            pumping.result()
 
 
 def _metric_labels(request: Request) -> tuple[str, str]:

@@ -170,7 +170,11 @@ class Authenticator:
             return True
         presented = _token_in_headers(request.headers)
         if presented:
-            credential = self._find_own_token(presented, request) or self._find_issued_token(presented, request)
+            credential = self._find_own_token(presented, request)
+            if credential is None:
+                if self._issued is None or presented.count(".") != _JWT_DOTS:
+                    raise self._failures.count(request.address, UNAUTHORIZED, _SIGN_IN_REMEDY)
+                credential = self._issued.find_verified(digest_of(presented))
         else:
             credential = self._find_browser_session(request, now)
         if credential is None:
@@ -204,11 +208,6 @@ class Authenticator:
         if name is None:
             raise Invalid(Fault("Lcm-Actor", "nobody acts under this name", f"use one of {', '.join(ACTORS.values())}"))
         return found
-
-    def _find_issued_token(self, presented: str, request: Request) -> Credential | None:
-        if self._issued is None or presented.count(".") != _JWT_DOTS:
-            raise self._failures.count(request.address, UNAUTHORIZED, _SIGN_IN_REMEDY)
-        return self._issued.find_verified(digest_of(presented))
 
     def _find_browser_session(self, request: Request, now: float) -> Credential:
         session = _cookie_value(request, SESSION_COOKIE).decode("latin-1")

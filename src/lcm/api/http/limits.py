@@ -112,19 +112,15 @@ class SignInFailures:
 
     def check(self, address: str) -> None:
         """Raise Declined while an address has failed too often."""
-        if wait := self._buckets.wait(_address_block(address), _loop_time()):
+        if wait := self._buckets.wait(_address_block(address), asyncio.get_running_loop().time()):
             raise Declined(RATE_LIMITED, _TOO_OFTEN, wait=wait)
 
     def count(self, address: str, reason: ProblemReason, detail: str) -> Declined:
         """Count one more failure, and return the error to raise for it."""
-        if wait := self._buckets.take(_address_block(address), _loop_time()):
+        if wait := self._buckets.take(_address_block(address), asyncio.get_running_loop().time()):
             return Declined(RATE_LIMITED, _TOO_OFTEN, wait=wait)
         _log.warning("sign-in failed", address=address, reason=reason.name)
         return Declined(reason, detail)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _address_block(address: str) -> str:

@@ -177,8 +177,6 @@ _PATH_PARAMETERS: Final = {
     "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
     "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
 }
-_RESPONSES: Final = "#/components/responses/"
-_BODY_STATUSES: Final = (400, 408, 413, 415, 422)
 
 
 @cache
@@ -220,7 +218,7 @@ def problem_statuses(route: Route) -> Sequence[int]:
     found |= {404} if "{" in route.path else set()
     found |= {409} if route.writes else set()
     found |= {412} if "If-Match" in route.headers else set()
-    found |= set(_BODY_STATUSES) if route.body is not None else set()
+    found |= {400, 408, 413, 415, 422} if route.body is not None else set()
     return sorted(found)
 
 
@@ -263,7 +261,7 @@ def _success(route: Route, schemas: Schemas) -> Json:
 def _failure(route: Route, status: int, schemas: Schemas) -> Json:
     if route.policy.public and status == HTTPStatus.SERVICE_UNAVAILABLE:
         return _success(route, schemas) | {"description": "Not ready."}
-    return {"$ref": f"{_RESPONSES}Problem{status}"}
+    return {"$ref": f"#/components/responses/Problem{status}"}
 
 
 def _parameters(route: Route) -> Iterable[Json]:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -44,13 +44,6 @@ class RecentQuery(EventFilters):
     limit: Annotated[int, Meta(ge=1, le=1000, description="events in a page, at most")] = 100
 
 
-class _EventBatch(NamedTuple):
-    """The events that were found, and the position after which to go on."""
-
-    found: list[EventLine]
-    last: Position
-
-
 async def _list_events(request: Request) -> Answer:
     query = request.query(RecentQuery)
     wanted, store = subscription_of(request.signed_in, query), request.shared.core.store
@@ -60,13 +53,12 @@ async def _list_events(request: Request) -> Answer:
         after = parse_event_id(query.after, store.epoch)
         if after is None or after.revision > page.revision:
             raise Relist("that event is of another history; list the newest ones")
-        read = await _events_after(store, wanted, after, newest, query.limit)
+        found, last = await _events_after(store, wanted, after, newest, query.limit)
     else:
-        read = _EventBatch(
-            await _newest_events(store, wanted, newest, query.limit), Position(page.revision, WHOLE_COMMIT)
-        )
-    more = read.last < (newest, WHOLE_COMMIT)
-    return json_answer(EventPage(tuple(read.found), format_event_id(store.epoch, *read.last), more))
+        found = await _newest_events(store, wanted, newest, query.limit)
+        last = Position(page.revision, WHOLE_COMMIT)
+    more = last < (newest, WHOLE_COMMIT)
+    return json_answer(EventPage(tuple(found), format_event_id(store.epoch, *last), more))
 
 
 async def _newest_events(store: Store, wanted: EventSubscription, newest: int, limit: int) -> list[EventLine]:
@@ -87,7 +79,8 @@ async def _newest_events(store: Store, wanted: EventSubscription, newest: int, l
 
 async def _events_after(
     store: Store, wanted: EventSubscription, after: Position, newest: int, limit: int
-) -> _EventBatch:
+) -> tuple[list[EventLine], Position]:
+    """Return the events that were found, and the position after which to go on."""
     found = list[EventLine]()
     begin = after.revision if after.place >= WHOLE_COMMIT else max(0, after.revision - 1)
     revision, most = begin, begin + SPANS[-1]
@@ -100,9 +93,9 @@ async def _events_after(
                     found.append(line)
                     after = Position(revision, place)
                 if len(found) == limit:
-                    return _EventBatch(found, after)
+                    return found, after
             after = Position(revision, WHOLE_COMMIT)
-    return _EventBatch(found, after)
+    return found, after
 
 
 async def _first_readable(store: Store, low: int, high: int) -> int:

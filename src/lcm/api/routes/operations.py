@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
-from lcm.api.http.answers import JSON, NO_CONTENT, Answer, Header, json_answer, resource_answer
+from lcm.api.http.answers import JSON, NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
 from lcm.api.http.routing import Handler, NoQuery, Policy, Route
 from lcm.control.objects.records import with_revision
@@ -22,12 +22,9 @@ from lcm.model.base.errors import Fault, Gone, Invalid
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS, Resource
 
-_ATTACHMENT: Final[Header] = (b"content-disposition", b"attachment")
 _SESSIONS: Final = "/api/internal/lablet-sessions/"
 _INSTANCES: Final = "/api/internal/instances/"
 """The older noun under which our own processes reach sessions too."""
-_COST_SPAN: Final = timedelta(days=30)
-_CALENDAR_SPAN: Final = timedelta(days=7)
 
 
 def operation_routes(group: type[OperationGroup]) -> Iterator[Route]:
@@ -68,7 +65,11 @@ def _handler(operation: Operation) -> Handler:
         plane = request.write_plane if operation.writes else request.plane
         arguments = _arguments_of(operation, request, query)
         if operation.in_body:
-            body = await _read_body(operation, request)
+            if operation.body in MEDIA:
+                body: Value = await request.text()
+            else:
+                empty = None if operation.body_needed else operation.body()
+                body = await request.read(operation.body, empty=empty)
             arguments |= operation.arguments_in(body)
             if operation.has_revision:
                 subject = operation.in_path[0]
@@ -91,12 +92,6 @@ def _arguments_of(operation: Operation, request: Request, query: Part) -> dict[s
     return arguments | {name: value for name, value in given.items() if value is not UNSET}
 
 
-async def _read_body(operation: Operation, request: Request) -> Value:
-    if operation.body in MEDIA:
-        return await request.text()
-    return await request.read(operation.body, empty=None if operation.body_needed else operation.body())
-
-
 async def read_at(plane: Plane, ref: Ref[Any], revision: int) -> Resource:
     """Return an object with the revision at which the caller saw it. Raise Gone when it is not there."""
     found: Resource | None = await plane.get(ref)
@@ -112,7 +107,7 @@ def _answer(operation: Operation, arguments: Mapping[str, Value], result: Value)
         raise Gone(operation.missing.format(**arguments[operation.in_path[0]]._asdict()))
     if operation.answer in MEDIA:
         data = result if isinstance(result, bytes) else result.encode()
-        headers = (_ATTACHMENT,) if operation.answer is FileBytes else ()
+        headers = ((b"content-disposition", b"attachment"),) if operation.answer is FileBytes else ()
         return Answer(body=data, media=MEDIA[operation.answer][0], headers=headers)
     if operation.answer_field:
         return json_answer({operation.answer_field: result})
@@ -122,7 +117,7 @@ def _answer(operation: Operation, arguments: Mapping[str, Value], result: Value)
 async def _list_costs(request: Request) -> Answer:
     query, now = request.query(CostQuery), request.shared.clock.now()
     until = now if isinstance(query.until, UnsetType) else query.until
-    since = until - _COST_SPAN if isinstance(query.since, UnsetType) else query.since
+    since = until - timedelta(days=30) if isinstance(query.since, UnsetType) else query.since
     wanted = [
         one
         for one in await request.plane.costs(since=since, until=until)
@@ -136,7 +131,7 @@ async def _get_calendar(request: Request) -> Answer:
     query = request.query(CalendarQuery)
     since = request.shared.clock.now() if isinstance(query.since, UnsetType) else query.since
     try:
-        until = since + _CALENDAR_SPAN if isinstance(query.until, UnsetType) else query.until
+        until = since + timedelta(days=7) if isinstance(query.until, UnsetType) else query.until
     except OverflowError as error:
         raise Invalid(Fault("since", "too far away", "use an earlier moment")) from error
     namespace = None if isinstance(query.namespace, UnsetType) else query.namespace

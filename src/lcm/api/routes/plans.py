@@ -1,6 +1,5 @@
 """What-if plans: begin one, ask how far it is, read its result, or end it."""
 
-from datetime import datetime
 from typing import Final
 
 from lcm.api.http.answers import NO_CONTENT, Answer, json_answer
@@ -37,23 +36,22 @@ async def _begin_plan(request: Request) -> Answer:
     plans = request.shared.plans
     if plans is None:
         raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
-    standing = await _read_baseline(request.plane, request.shared.clock.now()) if wish.from_now else None
+    standing = None
+    if wish.from_now:
+        plane = request.plane
+        standing = PlanBaseline(
+            at=request.shared.clock.now(),
+            definitions=await _list_all(plane, LabletDefinition),
+            templates=await _list_all(plane, WorkerTemplate),
+            pools=await _list_all(plane, LabWorkerPool),
+            sessions=await _list_all(plane, LabletSession),
+            reservations=await _list_all(plane, Reservation),
+        )
     try:
         job = await plans.begin(wish, request.signed_in.name, standing)
     except Throttled as error:
         raise Declined(RATE_LIMITED, str(error), wait=error.after.total_seconds()) from error
     return json_answer(job, _ACCEPTED)
-
-
-async def _read_baseline(plane: Plane, now: datetime) -> PlanBaseline:
-    return PlanBaseline(
-        at=now,
-        definitions=await _list_all(plane, LabletDefinition),
-        templates=await _list_all(plane, WorkerTemplate),
-        pools=await _list_all(plane, LabWorkerPool),
-        sessions=await _list_all(plane, LabletSession),
-        reservations=await _list_all(plane, Reservation),
-    )
 
 
 async def _list_all(plane: Plane, kind: type[R]) -> tuple[R, ...]:

@@ -19,7 +19,7 @@ from lcm.model.access.secret import holds_secrets
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import DEFAULT_NAMESPACE, Part
 from lcm.model.base.selector import EVERYTHING, parse_selector
-from lcm.model.kinds.registry import KINDS, Kind, Resource
+from lcm.model.kinds.registry import KINDS, Kind
 
 IF_MATCH: Final = "If-Match"
 
@@ -53,7 +53,10 @@ class ResourceHandlers:
         query, key, plane = request.query(DryQuery), request.idempotency_key, request.write_plane
         wanted = request.shared.core.read(await request.document(), self._struct)
         made = await plane.create(wanted, dry_run=query.dry_run, request=key)
-        return resource_answer(made, 201, () if query.dry_run else ((b"location", self._location(made)),))
+        namespace = made.metadata.namespace
+        within = "" if namespace == DEFAULT_NAMESPACE else f"?namespace={namespace}"
+        location = f"/api/{self._kind.plural}/{made.metadata.name}{within}".encode()
+        return resource_answer(made, 201, () if query.dry_run else ((b"location", location),))
 
     async def get(self, request: Request) -> Answer:
         """Answer one object."""
@@ -84,11 +87,6 @@ class ResourceHandlers:
         query, at = request.query(WriteQuery), request.if_match
         ref = request.ref(self._struct, query.namespace)
         return resource_answer(await request.write_plane.delete(ref, at=at, dry_run=query.dry_run))
-
-    def _location(self, made: Resource) -> bytes:
-        namespace = made.metadata.namespace
-        within = "" if namespace == DEFAULT_NAMESPACE else f"?namespace={namespace}"
-        return f"/api/{self._kind.plural}/{made.metadata.name}{within}".encode()
 
     async def _with_address(self, request: Request, ref: Ref[Any], document: object) -> object:
         """Check a document's name against the path, which may hold a uid, and fill in what it leaves out."""

@@ -121,7 +121,11 @@ async def _list_dead_letters(request: Request) -> Answer:
     cursor = None
     if len(left) > len(page):
         cursor = base64.urlsafe_b64encode(msgspec.json.encode(_cursor_key(page[-1]))).decode()
-    return json_answer(DeadLetterList(tuple(map(_dead_letter_line, page)), cursor))
+    lines = [
+        DeadLetterLine(EventLine.of(one.event_id, one.event), one.attempts, one.last_error, one.at, one.replay)
+        for one in page
+    ]
+    return json_answer(DeadLetterList(tuple(lines), cursor))
 
 
 async def _replay_dead_letters(request: Request) -> Answer:
@@ -211,11 +215,6 @@ def _sink_view(sink: Sink, status: SinkStatus | None) -> ShownSink:
         built_in=built_in,
         status=status,
     )
-
-
-def _dead_letter_line(letter: DeadLetter) -> DeadLetterLine:
-    line = EventLine.of(letter.event_id, letter.event)
-    return DeadLetterLine(line, letter.attempts, letter.last_error, letter.at, letter.replay)
 
 
 def _cursor_key(letter: DeadLetter) -> _CursorKey:

@@ -12,11 +12,10 @@ from lcm.control.plane.wire import Who
 from lcm.model.base.errors import LcmError
 
 _STORE_TIMEOUT_SECONDS: Final = 1.0
-_ALIVE: Final = json_answer(Health())
 
 
 async def _healthz(_: Request) -> Answer:
-    return _ALIVE
+    return json_answer(Health())
 
 
 async def _readyz(request: Request) -> Answer:

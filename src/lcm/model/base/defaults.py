@@ -77,10 +77,9 @@ def _fit_aws(said: Document, given: Document) -> dict[str, Any]:
 
 def _fit_pool(said: Document, given: Document) -> dict[str, Any]:
     limits = _get_part(said, "thresholds"), _get_part(given, "thresholds")
+    thresholds = _drop_crossed_bounds(*limits, "cpu_scale_down", "cpu_scale_up", equal=False)
     bounded = _drop_crossed_bounds(said, given, "min_workers", "max_workers", equal=True)
-    return _replace_parts(
-        bounded, thresholds=_drop_crossed_bounds(*limits, "cpu_scale_down", "cpu_scale_up", equal=False)
-    )
+    return _replace_parts(bounded, thresholds=thresholds)
 
 
 def _drop_crossed_bounds(said: Document, given: Document, low: str, high: str, *, equal: bool) -> dict[str, Any]:

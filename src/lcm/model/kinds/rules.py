@@ -42,21 +42,7 @@ class Rule:
     broken: Callable[[Any], Iterable[Fault]]
 
 
-RULES: Final[list[Rule]] = [
-    Rule(LabWorker, ("spec.aws",), lambda worker: _check_worker_launch(worker.spec, "spec")),
-    Rule(
-        LabWorker,
-        ("spec.lab_types", "spec.host_kind", "spec.idle"),
-        lambda worker: _check_worker_use(worker.spec, "spec"),
-    ),
-    Rule(WorkerTemplate, ("spec.worker.aws",), lambda made: _check_worker_launch(made.spec.worker, "spec.worker")),
-    Rule(
-        WorkerTemplate,
-        ("spec.worker.lab_types", "spec.worker.host_kind", "spec.worker.idle"),
-        lambda template: _check_worker_use(template.spec.worker, "spec.worker"),
-    ),
-]
-"""All rules, in the order in which their faults are reported; `_rule` adds one."""
+RULES: Final[list[Rule]] = []
 _R = TypeVar("_R", bound=Resource)
 _Check = Callable[[_R], Iterator[Fault]]
 
@@ -93,6 +79,26 @@ def _check_worker_use(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
     if spec.idle.warn_minutes >= spec.idle.threshold_minutes:
         remedy = f"use less than threshold_minutes ({spec.idle.threshold_minutes})"
         yield Fault(f"{path}.idle.warn_minutes", "the warning would come before idleness", remedy)
+
+
+@_rule(LabWorker, "spec.aws")
+def _worker_can_launch(worker: LabWorker) -> Iterator[Fault]:
+    yield from _check_worker_launch(worker.spec, "spec")
+
+
+@_rule(LabWorker, "spec.lab_types", "spec.host_kind", "spec.idle")
+def _worker_can_serve(worker: LabWorker) -> Iterator[Fault]:
+    yield from _check_worker_use(worker.spec, "spec")
+
+
+@_rule(WorkerTemplate, "spec.worker.aws")
+def _template_can_launch(template: WorkerTemplate) -> Iterator[Fault]:
+    yield from _check_worker_launch(template.spec.worker, "spec.worker")
+
+
+@_rule(WorkerTemplate, "spec.worker.lab_types", "spec.worker.host_kind", "spec.worker.idle")
+def _template_can_serve(template: WorkerTemplate) -> Iterator[Fault]:
+    yield from _check_worker_use(template.spec.worker, "spec.worker")
 
 
 @_rule(WorkerTemplate, "spec.price_per_hour_usd")

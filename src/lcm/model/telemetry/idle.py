@@ -19,7 +19,6 @@ from lcm.model.kinds.worker import (
     IdleSignal,
     IdleVerdict,
     LabWorker,
-    LabWorkerStatus,
     WorkerPhase,
     WorkerTelemetry,
 )
@@ -73,7 +72,8 @@ def judge_worker(
     is over it is idle only if it was measured after that, so that somebody who answered the warning by
     working on it is noticed.
     """
-    until = _get_snoozed_until(worker, now)
+    until = worker.status.idle.snoozed_until if worker.status.idle else None
+    until = until if until is not None and until > now else None
     if worker.status.phase not in HOSTING_PHASES:
         reason = f"a worker is judged while it serves, not while it is {worker.status.phase}"
         return IdleVerdict(idle=False, reason=reason, judged_at=now, snoozed_until=until)
@@ -98,28 +98,19 @@ def judge_worker(
     if since is None or any(one.name not in _TEMPORARY_SIGNALS or one.active is Truth.UNKNOWN for one in busy):
         return verdict
     counted = _with_countdown(verdict, worker, since, threshold)
-    return counted if _is_measured_since(counted.pause_at, telemetry, now) else _await_measurement(counted)
+    return _await_measurement(counted, telemetry)
 
 
 def find_last_activity(worker: LabWorker, telemetry: WorkerTelemetry | None) -> datetime | None:
     """Return the time of the last activity, in CML or of the worker itself; None when unknown."""
-    status = worker.status
-    moments = (
-        telemetry.last_activity_at if telemetry else None,
-        status.ready_at,
-        _last_phase_change(status),
-    )
-    return max((one for one in moments if one is not None), default=None)
-
-
-def _last_phase_change(status: LabWorkerStatus) -> datetime | None:
-    """Return when the phase last changed. Failed attempts to get a licence do not count as activity."""
-    moment, before = None, ""
-    for change in status.history:
+    changed_at, before = None, ""
+    for change in worker.status.history:
+        # Failed attempts to get a licence do not count as activity.
         if not (change.phase == WorkerPhase.LICENSING or (before, change.phase) == _LICENSING_FAILED):
-            moment = change.at
+            changed_at = change.at
         before = change.phase
-    return moment
+    moments = (telemetry.last_activity_at if telemetry else None, worker.status.ready_at, changed_at)
+    return max((one for one in moments if one is not None), default=None)
 
 
 def is_first_warning(verdict: IdleVerdict, kept: IdleVerdict | None) -> bool:
@@ -157,14 +148,14 @@ def _with_countdown(verdict: IdleVerdict, worker: LabWorker, since: datetime, th
     )
 
 
-def _is_measured_since(pause_at: datetime | None, telemetry: WorkerTelemetry | None, now: datetime) -> bool:
+def _await_measurement(verdict: IdleVerdict, telemetry: WorkerTelemetry | None) -> IdleVerdict:
+    """Return a verdict that does not let a worker be paused before it was measured after its countdown."""
+    pause_at, now = verdict.pause_at, verdict.judged_at
     if pause_at is None or now < pause_at:
-        return True
+        return verdict
     moments = (telemetry.activity_at, telemetry.cml_at) if telemetry else (None,)
-    return all(one is not None and one >= max(pause_at, now - _MAX_MEASUREMENT_AGE) for one in moments)
-
-
-def _await_measurement(verdict: IdleVerdict) -> IdleVerdict:
+    if all(one is not None and one >= max(pause_at, now - _MAX_MEASUREMENT_AGE) for one in moments):
+        return verdict
     reason = "it is not known yet whether somebody worked on it before its countdown was over"
     return msgspec.structs.replace(verdict, idle=False, reason=reason)
 
@@ -175,11 +166,6 @@ def _significant_parts(verdict: IdleVerdict) -> tuple[object, ...]:
 
 
 _NO_PARTS: Final = (False, None, None, None, None, ())
-
-
-def _get_snoozed_until(worker: LabWorker, now: datetime) -> datetime | None:
-    until = worker.status.idle.snoozed_until if worker.status.idle else None
-    return until if until is not None and until > now else None
 
 
 def _switched_off_signal(worker: LabWorker) -> IdleSignal:

@@ -109,6 +109,11 @@ def build_observation(
     one that was not `allocated` gets another name.
     """
     disks = [node.disk_gb for node in nodes if node.disk_gb is not None]
+    own_first = [
+        (node.label, [tag for tag in node.tags if _is_own(tag, allocated) is own])
+        for own in (True, False)
+        for node in nodes
+    ]
     return ResourceObservation(
         observed_at=at,
         observer=observer,
@@ -118,16 +123,9 @@ def build_observation(
         nodes=tuple(nodes),
         actual_node_count=len(nodes),
         node_definitions_used=tuple(sorted({node.node_definition for node in nodes})),
-        observed_ports=read_ports(_own_tags_first(nodes, allocated), template),
+        observed_ports=read_ports(own_first, template),
         simulation_stats=stats,
     )
-
-
-def _own_tags_first(
-    nodes: Sequence[NodeObservation], allocated: Collection[int]
-) -> Iterator[tuple[str, Sequence[str]]]:
-    for own in (True, False):
-        yield from ((node.label, [tag for tag in node.tags if _is_own(tag, allocated) is own]) for node in nodes)
 
 
 def _is_own(text: str, allocated: Collection[int]) -> bool:

@@ -11,11 +11,11 @@ from typing import Final
 
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Count, Part
-from lcm.model.base.yaml_tree import BYTE_ORDER_MARK, YamlMapping, YamlNode, YamlScalar, kind_of, quote_text
+from lcm.model.base.yaml_tree import BYTE_ORDER_MARK, YamlMapping, YamlScalar, kind_of, quote_text
 from lcm.model.kinds.definition import PortTemplate, ResourceRequirements
 from lcm.model.topology.lab_text import FieldReader, LabText, read_lab_text
 from lcm.model.topology.node_definitions import NO_SIZE, NodeSize
-from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, Annotation, PortIndex, RewriteSite, TaggedNode, read_ports
+from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, PortIndex, RewriteSite, read_ports
 
 
 def patch_document(document: LabText, sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> bytes:
@@ -199,8 +199,10 @@ def _parse_document(document: LabText) -> tuple[ParsedLab, PortIndex]:
     interfaces: dict[str, frozenset[str]] = {}
     nodes = tuple(_read_nodes(fields, survey, interfaces, root))
     link_count = _count_links(fields, interfaces, root)
-    for annotation in _read_annotations(fields, root):
-        survey.add_annotation(annotation)
+    for path, table in fields.tables(root, "smart_annotations"):
+        tag, label = table.entries.get("tag"), table.entries.get("label")
+        if isinstance(tag, YamlScalar):
+            survey.add_annotation(path, tag, label if isinstance(label, YamlScalar) else None)
     survey.add_placeholders(document)
     if faults := (*fields.faults, *survey.faults):
         left_off = len(faults) - MAX_FAULTS
@@ -250,7 +252,7 @@ def _read_nodes(
             fields.text(interface, "id", where, most=64, required=True)
             for where, interface in fields.tables(table, "interfaces", path)
         )
-        survey.add_node(TaggedNode(node.label, tags))
+        survey.add_node(node.label, tags)
         yield node
 
 
@@ -274,17 +276,14 @@ def _read_node(fields: FieldReader, path: str, table: YamlMapping, tags: Iterabl
 
 def _read_tags(fields: FieldReader, path: str, table: YamlMapping) -> Iterator[tuple[str, YamlScalar]]:
     for where, tree in fields.members(table, "tags", path):
+        # A placeholder may be longer than the port that replaces it.
+        value = tree.value if isinstance(tree, YamlScalar) else ""
+        most = MAX_TAG_LENGTH + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
         if isinstance(tree, YamlMapping):
             remedy = "write serial:5041 without a space after the colon"
             fields.fault(tree, where, "a mapping, not a tag", remedy)
-        elif (tag := fields.plain_text(tree, where, most=_max_tag_length(tree))) is not None:
+        elif (tag := fields.plain_text(tree, where, most=most)) is not None:
             yield where, tag
-
-
-def _max_tag_length(tree: YamlNode) -> int:
-    """Return the allowed length of a tag: a placeholder may be longer than the port that replaces it."""
-    value = tree.value if isinstance(tree, YamlScalar) else ""
-    return MAX_TAG_LENGTH + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
 
 
 def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], root: YamlMapping) -> int:
@@ -300,14 +299,6 @@ def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], 
                 problem = f"node {node!r} has no interface of the id {interface!r}"
                 fields.fault(link, f"{path}.{interface_key}", problem, "link interfaces by their ids")
     return len(links)
-
-
-def _read_annotations(fields: FieldReader, root: YamlMapping) -> Iterator[Annotation]:
-    for path, table in fields.tables(root, "smart_annotations"):
-        tag = table.entries.get("tag")
-        label = table.entries.get("label")
-        if isinstance(tag, YamlScalar):
-            yield Annotation(path, tag, label if isinstance(label, YamlScalar) else None)
 
 
 class TopologyFault(Part):

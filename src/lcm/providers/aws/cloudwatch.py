@@ -59,16 +59,14 @@ class CloudWatch:
         measures = [
             CloudWatchMetric(one, "AWS/EC2", name, (("InstanceId", one),)) for one in instance_ids for name in names
         ]
-        measures += await self._agent_metrics(region, frozenset(instance_ids))
+        # An agent may publish hundreds of metrics per machine: list only the two that we read.
+        known = [*await self._list_metrics(region, _MEMORY), *await self._list_metrics(region, _DISK)]
+        wanted = frozenset(instance_ids)
+        measures += _choose_metrics(one for one in known if one.instance_id in wanted)
         points: dict[tuple[str, str], MetricPoints] = {}
         for at in range(0, len(measures), MAX_QUERIES):
             points.update(await self._read_points(region, measures[at : at + MAX_QUERIES], since, until))
         return {one: _summarize(one, points) for one in instance_ids}
-
-    async def _agent_metrics(self, region: str, instance_ids: frozenset[str]) -> list[CloudWatchMetric]:
-        # An agent may publish hundreds of metrics per machine: list only the two that we read.
-        known = [*await self._list_metrics(region, _MEMORY), *await self._list_metrics(region, _DISK)]
-        return _choose_metrics(one for one in known if one.instance_id in instance_ids)
 
     async def _list_metrics(self, region: str, name: str) -> list[CloudWatchMetric]:
         client = await self._clients.cloudwatch(region)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         InstanceStateChangeTypeDef,
         InstanceStatusTypeDef,
         InstanceTypeDef,
-        ReservationResponseTypeDef,
         RunInstancesRequestTypeDef,
         TagTypeDef,
     )
@@ -110,12 +109,6 @@ def read_instances(pages: Sequence["DescribeInstancesResultTypeDef"], region: st
     """Read the instances of a list."""
     found = (one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"])
     return [read_instance(one, region) for one in found]
-
-
-def read_launched(answer: "ReservationResponseTypeDef", region: str) -> Instance:
-    """Read the one instance of a launch."""
-    (one,) = answer["Instances"]
-    return read_instance(one, region)
 
 
 def read_instance(said: "InstanceTypeDef", region: str) -> Instance:

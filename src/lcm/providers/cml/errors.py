@@ -91,18 +91,15 @@ def translate_no_answer(target: str, error: httpx.RequestError | OSError) -> Lcm
     """Return our error for an answer that did not come, or not all of it."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _to_certificate_error(target, cause)
+            return CmlCertificateError(
+                "CertificateNotTrusted",
+                f"{target} shows a certificate that we do not trust ({cause.verify_message}); if none is pinned yet, "
+                "fetch and pin it; if it has changed, forget the pinned one only when you know that the machine was "
+                "rebuilt",
+            )
         if isinstance(cause, ConnectionRefusedError):
             return NotReady(f"nothing listens at {target} yet", after=_RETRY_AFTER)
     return Unreachable(f"no answer from {target}: {str(error) or type(error).__name__}")
-
-
-def _to_certificate_error(target: str, error: ssl.SSLCertVerificationError) -> LcmError:
-    return CmlCertificateError(
-        "CertificateNotTrusted",
-        f"{target} shows a certificate that we do not trust ({error.verify_message}); if none is pinned yet, fetch and "
-        "pin it; if it has changed, forget the pinned one only when you know that the machine was rebuilt",
-    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -158,23 +158,22 @@ class _SimulationStats(Struct):
 
     def value(self) -> SimulationStats:
         return SimulationStats(
-            nodes={key: _node_use(node) for key, node in self.nodes.items()},
+            nodes={
+                key: NodeUse(
+                    cpu_usage=node.cpu_usage,
+                    ram_usage=node.ram_usage,
+                    disk_usage=node.disk_usage,
+                    cpus=node.cpus,
+                    ram_mb=node.ram,
+                    seconds_in_state=node.times,
+                )
+                for key, node in self.nodes.items()
+            },
             links={
                 key: LinkUse(read_bytes=link.readbytes, written_bytes=link.writebytes)
                 for key, link in self.links.items()
             },
         )
-
-
-def _node_use(node: _NodeStats) -> NodeUse:
-    return NodeUse(
-        cpu_usage=node.cpu_usage,
-        ram_usage=node.ram_usage,
-        disk_usage=node.disk_usage,
-        cpus=node.cpus,
-        ram_mb=node.ram,
-        seconds_in_state=node.times,
-    )
 
 
 def _first_known(*values: T | None) -> T | None:

@@ -14,7 +14,6 @@ from lcm.providers.cml.polling import gather_limited, poll_until
 from lcm.providers.cml.rest import CmlClient
 from lcm.providers.protocols.labhost import CmlAnswerError, LabState, LabSummary, NodeFacts
 
-_SHOW_ALL: Final = {"show_all": "true"}
 _NODE_PARAMS: Final = {"data": "true", "operational": "true", "exclude_configurations": "true"}
 _LAB_FILE: Final = re.compile(r"^lab:", re.MULTILINE)
 _ID: Final = re.compile(answers.ID_PATTERN)
@@ -32,7 +31,7 @@ def lab_path(lab_id: str, *rest: str) -> str:
 
 async def list_labs(wire: CmlClient) -> Sequence[LabSummary]:
     """List every lab; one that vanishes meanwhile is left out."""
-    ids = await wire.read("labs", answers.IDS, params=_SHOW_ALL)
+    ids = await wire.read("labs", answers.IDS, params={"show_all": "true"})
     labs = await gather_limited(partial(look, wire, lab_id) for lab_id in ids)
     return [lab for lab in labs if lab is not None]
 

@@ -42,7 +42,6 @@ NO_SEAL_KEY: Final = "SealKeyMissing"
 
 _NONCE_BYTES: Final = 12
 _FORM: Final = re.compile(r"sealed:([0-9a-f]{12}):([A-Za-z0-9_-]+)")
-_PURPOSE: Final = b"lcm sealed v1 "
 
 
 class KeyRing:
@@ -107,7 +106,7 @@ def sealed_label(text: str) -> str:
 
 
 def _associated_data(key_id: str) -> bytes:
-    return _PURPOSE + key_id.encode()
+    return b"lcm sealed v1 " + key_id.encode()
 
 
 EXPOSED: Final = "SealKeyExposed"

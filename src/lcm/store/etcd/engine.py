@@ -13,6 +13,7 @@ from lcm.store.base import (
     ABSENT,
     EVENTS_KEY,
     LEASES_PREFIX,
+    MAX_OPERATIONS,
     Cursor,
     Entry,
     EventReader,
@@ -40,7 +41,6 @@ from lcm.store.etcd.transactions import (
     build_read,
     build_state_reads,
     find_failure,
-    is_full,
     nest_transaction,
     require_revision,
     restoring_error,
@@ -115,7 +115,7 @@ class EtcdStore:
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
         txn = build_commit(self._keys, ops, events, fence)
-        if is_full(txn):
+        if len(txn.compare) > MAX_OPERATIONS:  # with our own precondition, more than etcd accepts in one list
             return await self._commit_full(txn, ops, fence)
         answer = await self._client.call_once(TXN, txn)
         if not answer.succeeded:
