@@ -148,7 +148,7 @@ class FallibleStore(MemoryStore):
         self._hub.end(Relist("cut by a test"))
 
     def holder(self, lease: str) -> str | None:
-        """Tell who holds a lease at this very moment."""
+        """Read who holds a lease at this very moment."""
         held = self._leases.get(lease)
         return held.lease.holder if held else None
 

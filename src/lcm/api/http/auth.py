@@ -184,7 +184,7 @@ class Authenticator:
         if caller.role is not Role.SERVICE:
             _check_rate(self._callers.take(caller.name, now))
             if b"lcm-actor" in request.headers:
-                raise Forbidden("only services act under a name: leave Lcm-Actor out")
+                raise Forbidden("only services may send Lcm-Actor: leave it out")
         if caller.role not in policy.roles:
             raise Forbidden(f"a caller of role {caller.role} may not do this")
         return True
@@ -206,7 +206,7 @@ class Authenticator:
         if found is None or found.session:
             return None
         if name is None:
-            raise Invalid(Fault("Lcm-Actor", "nobody acts under this name", f"use one of {', '.join(ACTORS.values())}"))
+            raise Invalid(Fault("Lcm-Actor", "unknown service name", f"use one of {', '.join(ACTORS.values())}"))
         return found
 
     def _find_browser_session(self, request: Request, now: float) -> Credential:

@@ -40,7 +40,7 @@ TOO_SLOW: Final = ProblemReason("RequestTimeout", 408, "The body took too long")
 NO_MEDIA: Final = ProblemReason("UnsupportedMediaType", 415, "No such media type here")
 RATE_LIMITED: Final = ProblemReason("RateLimited", 429, "Too many requests")
 BUG: Final = ProblemReason("Bug", 500, "Our mistake")
-_INTERNAL_ERROR: Final = "something went wrong on this side; the log says what"
+_INTERNAL_ERROR: Final = "an error of the server; see its log"
 _AUTHENTICATE: Final[Header] = (b"www-authenticate", b"Bearer")
 
 

@@ -177,7 +177,7 @@ class Request:
         if text is None:
             return plane
         if self.signed_in.role is not Role.SERVICE:
-            raise Forbidden("only services write under a lease: leave Lcm-Fence out")
+            raise Forbidden("only services may send Lcm-Fence: leave it out")
         found = _FENCE.fullmatch(text)
         if found is None:
             raise Invalid(Fault("Lcm-Fence", "not of the expected form", "write NAME;TERM"))

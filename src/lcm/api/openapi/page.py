@@ -43,7 +43,7 @@ JSON over HTTP. The description that programs read is at `/api/openapi.json`; th
 export LCM=http://127.0.0.1:8080 TOKEN=$(lcm context token)
 ```
 
-## Who asks
+## Authentication
 
 Send `Authorization: Bearer TOKEN`. `lcm up` keeps a token for the administrator of this machine in the user's
 configuration folder, where the command line finds it; `lcm token create` makes others. Where `OIDC_ISSUER` is set,

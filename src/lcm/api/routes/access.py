@@ -90,13 +90,19 @@ def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
     """
     seconds = DEFAULT_LIFE_SECONDS if seconds is None else seconds
     if 0 < seconds < _SHORTEST_SECONDS:
-        raise Invalid(Fault("expires_in_seconds", "too short", f"use at least {_SHORTEST_SECONDS}, or 0 for ever"))
+        raise Invalid(
+            Fault(
+                "expires_in_seconds",
+                "too short",
+                f"use at least {_SHORTEST_SECONDS}, or 0 for a token that never expires",
+            )
+        )
     wanted = request.shared.clock.now() + timedelta(seconds=seconds)
     if request.signed_in.role in ADMINS:
         return wanted if seconds else None
     if not 0 < seconds <= LONGEST_LIFE_SECONDS:
         remedy = f"use at most {LONGEST_LIFE_SECONDS}; an administrator can make one that lasts longer"
-        raise Invalid(Fault("expires_in_seconds", "too long for a token of one's own", remedy))
+        raise Invalid(Fault("expires_in_seconds", "too long for your own token", remedy))
     bound = request.credential.bound if request.credential else None
     return wanted if bound is None else min(wanted, bound)
 
@@ -107,7 +113,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens",
         _list_tokens,
         "listTokens",
-        "List one's own tokens; administrators see all",
+        "List your own tokens; administrators see all",
         policy=FOR_PEOPLE,
         answer=TokenList,
     ),
@@ -116,7 +122,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens",
         _create_token,
         "makeToken",
-        "Make a token, whose text is shown this once",
+        "Create a token; its text is shown only once",
         policy=FOR_PEOPLE,
         body=TokenRequest,
         body_needed=False,
@@ -129,7 +135,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens/{id}",
         _revoke_token,
         "revokeToken",
-        "End a token at once",
+        "Revoke a token",
         policy=FOR_PEOPLE,
         status=204,
         also=(404,),
@@ -140,7 +146,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
 SIGN_IN_PATH: Final = "/sign-in"
 
 _NO_REFERRER: Final[Header] = (b"referrer-policy", b"no-referrer")
-_LINK_INVALID: Final = "this link is not valid, or not any more: `lcm sign-in` prints another"
+_LINK_INVALID: Final = "this link is not valid or has expired: `lcm sign-in` prints a new one"
 
 
 class CodeQuery(Part):
@@ -195,7 +201,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         SIGN_IN_PATH,
         _sign_in,
         "signIn",
-        "Begin a browser's session with the code of a link, which is used up by that",
+        "Begin a browser's session with the code of a sign-in link, which works once",
         policy=PUBLIC,
         query=CodeQuery,
         status=303,
@@ -215,7 +221,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/sign-out",
         _sign_out,
         "signOut",
-        "End the browser's session that asks for it",
+        "End the caller's browser session",
         policy=SIGNED_IN,
         status=204,
         also=(409,),
@@ -295,7 +301,7 @@ SECRET_ROUTES: Final[tuple[Route, ...]] = (
         "/api/secrets/rotate",
         _rotate_keys,
         "rotateSealKeys",
-        "Seal all secrets anew with another key",
+        "Seal all secrets again with a new key",
         policy=Policy(ADMINS),
         body=RotationRequest,
         body_needed=False,

@@ -129,7 +129,7 @@ EVENT_ROUTES: Final[tuple[Route, ...]] = (
         "/api/events",
         _list_events,
         "listEvents",
-        "List what happened lately",
+        "List recent events",
         policy=SIGNED_IN,
         query=RecentQuery,
         answer=EventPage,

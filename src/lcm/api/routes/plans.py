@@ -101,7 +101,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/api/plan/{id}",
         _get_plan,
         "getPlan",
-        "Tell how far a plan is, or what came of it; kept for an hour by the process that made it",
+        "Read the progress or the result of a plan; the process that made it keeps it for an hour",
         policy=_STAFF,
         answer=PlanJob,
     ),

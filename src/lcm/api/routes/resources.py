@@ -143,7 +143,7 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         many,
         of.create,
         f"create{name}",
-        f"Make a {name}",
+        f"Create a {name}",
         **common,
         policy=write,
         query=DryQuery,
@@ -163,7 +163,7 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         body=Patch(struct),
         body_media=patch,
     )
-    yield Route(DELETE, one, of.delete, f"delete{name}", f"Ask for a {name} to go", **changing)
+    yield Route(DELETE, one, of.delete, f"delete{name}", f"Delete a {name}", **changing)
 
 
 ROUTES: Final[tuple[Route, ...]] = (

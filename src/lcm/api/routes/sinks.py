@@ -232,21 +232,25 @@ def _decode_cursor(cursor: str) -> _CursorKey:
 _SINK_PATH: Final = "/api/sinks/{id}"
 _WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": Policy(ADMINS), "query": DryQuery, "answer": ShownSink}
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
-        GET, "/api/sinks", _list_sinks, "showSinks", "List who is sent events", policy=STAFF_POLICY, answer=ShownSinks
-    ),
+    Route(GET, "/api/sinks", _list_sinks, "showSinks", "List sinks", policy=STAFF_POLICY, answer=ShownSinks),
     Route(
         POST,
         "/api/sinks",
         _create_sink,
         "addSink",
-        "Send events to somebody",
+        "Create a sink",
         **_WRITE_OPTIONS,
         body=ShownSink,
         status=201,
     ),
     Route(
-        GET, _SINK_PATH, _get_sink, "showSink", "Read a sink and how it fares", policy=STAFF_POLICY, answer=ShownSink
+        GET,
+        _SINK_PATH,
+        _get_sink,
+        "showSink",
+        "Read a sink and its delivery status",
+        policy=STAFF_POLICY,
+        answer=ShownSink,
     ),
     Route(
         PUT,
@@ -263,7 +267,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _SINK_PATH,
         _delete_sink,
         "removeSink",
-        "Send a sink nothing more, and forget its dead letters",
+        "Delete a sink and its dead letters",
         **_WRITE_OPTIONS,
         headers=(IF_MATCH,),
     ),
@@ -272,7 +276,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_SINK_PATH}/dead-letters",
         _list_dead_letters,
         "listDeadLetters",
-        "List the events that a sink did not take",
+        "List the events that a sink did not accept",
         policy=STAFF_POLICY,
         query=DeadLetterQuery,
         answer=DeadLetterList,

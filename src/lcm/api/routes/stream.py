@@ -51,7 +51,7 @@ class EventFilters(Part):
 class EventsQuery(EventFilters):
     """Which events to receive. `last_event_id` is for clients that cannot send the header of that name."""
 
-    snapshot: Annotated[bool, Meta(description="tell a new client first how things stand")] = True
+    snapshot: Annotated[bool, Meta(description="send a new client the current state first")] = True
     last_event_id: EventId = ""
 
 

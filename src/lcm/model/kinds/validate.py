@@ -111,7 +111,7 @@ def _limit_faults(faults: list[Fault], *, more: bool = False) -> list[Fault]:
     """Return as many faults as are reported, with a last one that says so if there are more."""
     if len(faults) <= MAX_FAULTS and not more:
         return faults
-    return [*faults[:MAX_FAULTS], Fault("document", "and more faults", "correct those told first")]
+    return [*faults[:MAX_FAULTS], Fault("document", "and more faults", "correct the faults above first")]
 
 
 def _broken_rules(resource: Resource, unsound: list[str]) -> list[Fault]:

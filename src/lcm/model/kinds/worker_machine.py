@@ -71,7 +71,7 @@ WORKER_MACHINE: Final = StateMachine(
             for phase in (_P.READY_UNLICENSED, _P.READY)
         ),
         *(
-            PhaseStep(phase, _P.STOPPING, _BY, "paused: idle, asked for, or its seat is not needed")
+            PhaseStep(phase, _P.STOPPING, _BY, "paused: idle, asked for, or its planned worker is not needed")
             for phase in (_P.READY_UNLICENSED, _P.READY)
         ),
         *(

@@ -226,16 +226,16 @@ def _foreign_labs_signal(
 
 def _snooze_signal(until: datetime | None) -> IdleSignal:
     return (
-        _active_signal(SNOOZED, f"somebody put it off until {_format_moment(until)}")
+        _active_signal(SNOOZED, f"somebody snoozed it until {_format_moment(until)}")
         if until
-        else _quiet_signal(SNOOZED, "nobody put it off")
+        else _quiet_signal(SNOOZED, "nobody snoozed it")
     )
 
 
 def _pool_signal(seat: SeatUse, now: datetime) -> IdleSignal:
-    told = f"seat {seat.number} of {seat.pool}"
+    told = f"planned worker {seat.number} of {seat.pool}"
     if seat.standing:
-        return _active_signal(POOL, f"{told} always has a worker")
+        return _active_signal(POOL, f"{told} always runs")
     first = min((one for one in seat.claims if one.end > now), key=lambda one: one.start, default=None)
     if first is None:
         return _quiet_signal(POOL, f"nothing is booked on {told}")

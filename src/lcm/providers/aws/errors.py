@@ -181,10 +181,10 @@ _BAD_REQUEST: Final = _to_stuck("RequestInvalid")
 _REFUSED: Final = _to_stuck("Refused", "refused the request")
 _REGION: Final = _to_stuck("WrongRegion", "has the bucket in another region; correct the region")
 _S3_DENIED: Final = _to_stuck(
-    "AccessDenied", "denies access; allow {action}, and s3:ListBucket so that a missing key is told"
+    "AccessDenied", "denies access; allow {action}, and s3:ListBucket so that a missing key is reported as such"
 )
 _SECRET_DENIED: Final = _to_stuck("AccessDenied", "denies access; allow {action}")
-_BAD_NAME: Final = _to_stuck(UNREADABLE, "finds this no name of a secret; correct it")
+_BAD_NAME: Final = _to_stuck(UNREADABLE, "says that this is not a secret's name; correct it")
 
 _ANY: Final = ""
 _ROWS: Final[dict[str, _Rows]] = {
@@ -281,9 +281,9 @@ _ROWS: Final[dict[str, _Rows]] = {
         "PermanentRedirect": _REGION,
         "AuthorizationHeaderMalformed": _REGION,
         "IllegalLocationConstraintException": _REGION,
-        "RequestTimeTooSkewed": _to_stuck("ClockSkew", "finds our clock wrong; correct it"),
+        "RequestTimeTooSkewed": _to_stuck("ClockSkew", "says that our clock is wrong; correct it"),
         "InvalidObjectState": _to_stuck("Archived", "has the object in an archive; restore it"),
-        "EntityTooLarge": _to(TooLarge, "finds the object too large"),
+        "EntityTooLarge": _to(TooLarge, "says that the object is too large"),
         "XMinioStorageFull": _FULL,
         "XMinioAdminBucketQuotaExceeded": _FULL,
         "QuotaExceeded": _FULL,

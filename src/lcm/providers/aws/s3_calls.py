@@ -235,7 +235,7 @@ def _check_endpoint(region: str, endpoint_url: str) -> None:
     if endpoint_url and not whole:
         faults.append(Fault("endpoint_url", "not an address", "write one such as https://minio.example:9000"))
     elif "@" in endpoint_url:
-        faults.append(Fault("endpoint_url", "holds credentials", "give them by the environment or a profile"))
+        faults.append(Fault("endpoint_url", "holds credentials", "set them in the environment or in a profile"))
     if faults:
         raise Invalid(*faults)
 

@@ -254,7 +254,9 @@ class EtcdStore:
         low, high = self._keys.encode_range(EPOCH_KEY)
         answer = await self._client.call_with_retry(RANGE, rpc.RangeRequest(key=low, range_end=high))
         if not answer.kvs:
-            raise Stuck("store-emptied", "somebody emptied the store behind our back: restore it, or start anew")
+            raise Stuck(
+                "store-emptied", "somebody emptied the store while we used it: restore a backup, or start again"
+            )
         return answer.kvs[0], len(answer.kvs) > 1
 
     async def _read_newest(self, key: str) -> Message | None:
@@ -292,7 +294,7 @@ class EtcdStore:
                     raise why from None
             else:
                 return revision
-        raise Later("others changed what was demanded, to and fro, while we looked")
+        raise Later("others kept changing the same keys; try again")
 
     async def _revoke(self, lease_id: int) -> None:
         with suppress(Gone):
