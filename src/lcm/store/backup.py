@@ -84,14 +84,10 @@ async def restore_backup(store: Store, path: Path, *, epoch: str) -> BackupHeade
     return header
 
 
-def _make_record(entry: Entry) -> BackupRecord:
-    """Return an entry's record. Raises what a restore would raise when it reads the record."""
-    check_commit([Put(entry.key, entry.value, entry.labels)], (), None)
-    return BackupRecord(entry.key, entry.value, dict(entry.labels))
-
-
 def _write_file(path: Path, header: BackupHeader, entries: Sequence[Entry]) -> None:
-    records = [_make_record(entry) for entry in entries]
+    for entry in entries:  # raise now what a restore would raise
+        check_commit([Put(entry.key, entry.value, entry.labels)], (), None)
+    records = [BackupRecord(entry.key, entry.value, dict(entry.labels)) for entry in entries]
     partial = path.with_name(path.name + ".partial")
     try:
         partial.unlink(missing_ok=True)  # a file left by a crash may be readable by others

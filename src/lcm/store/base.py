@@ -310,17 +310,16 @@ def check_commit(ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None
     """Check a commit against the limits of the contract. Raises TooLarge or Invalid."""
     count = len(ops) + bool(events) + (fence is not None)
     if count > MAX_OPERATIONS:
-        message = f"{count} operations in one commit; the limit is {MAX_OPERATIONS}"
-        raise TooLarge(message)
+        raise TooLarge(f"{count} operations in one commit; the limit is {MAX_OPERATIONS}")
     size = sum(_size(event) + _LENGTH_BYTES for event in events)
     for op in ops:
         check_key(op.key)
         size += len(op.key)
         if isinstance(op, Put):
-            size += _size(op.value) + (_labels_size(op.labels) if op.labels else 0)
+            size += _size(op.value)
+            size += sum(_text_size("labels", text) + _LENGTH_BYTES for pair in op.labels.items() for text in pair)
     if size > MAX_BYTES:
-        message = f"{size} bytes in one commit; the limit is {MAX_BYTES}"
-        raise TooLarge(message)
+        raise TooLarge(f"{size} bytes in one commit; the limit is {MAX_BYTES}")
     if len({op.key for op in ops}) < len(ops):
         raise Invalid(Fault("commit", "a key occurs twice", "put one operation per key into a commit"))
 
@@ -390,10 +389,6 @@ def _size(value: bytes) -> int:
     if not isinstance(value, bytes):
         raise Invalid(Fault("commit", f"a value is {type(value).__name__}", "values and events are bytes"))
     return len(value)
-
-
-def _labels_size(labels: Mapping[str, str]) -> int:
-    return sum(_text_size("labels", text) + _LENGTH_BYTES for pair in labels.items() for text in pair)
 
 
 def _text_size(where: str, text: str) -> int:

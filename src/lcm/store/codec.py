@@ -134,15 +134,13 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return _decoders[kind]
 
 
-@cache
-def _type_info(kind: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(kind)
+_type_info: Final = cache(inspect.type_info)
 
 
 def _prune(document: Json, info: inspect.Type) -> Json:
     match _resolve_type(info, document), document:
         case inspect.StructType() as struct, dict():
-            known = _fields_of(struct)
+            known = _read_fields(struct.cls)
             return {name: _prune(value, known[name]) for name, value in document.items() if name in known}
         case inspect.DictType(value_type=item), dict():
             return {name: _prune(value, item) for name, value in document.items()}
@@ -154,7 +152,7 @@ def _prune(document: Json, info: inspect.Type) -> Json:
 def _merge(new: Json, old: Json, info: inspect.Type) -> Json:
     match _resolve_type(info, new), new, old:
         case inspect.StructType() as struct, dict(), dict():
-            known = _fields_of(struct)
+            known = _read_fields(struct.cls)
             kept = {name: value for name, value in old.items() if name not in known}
             return kept | {name: _merge(value, old.get(name), known[name]) for name, value in new.items()}
         case inspect.DictType(value_type=item), dict(), dict():
@@ -173,9 +171,13 @@ def _take_old_member(new: Json, left: list[Json], info: inspect.Type) -> Json:
     struct = _resolve_type(info, new)
     if not isinstance(struct, inspect.StructType):
         return None
-    identity = next((name for name in _IDENTITY_FIELDS if name in _fields_of(struct)), None)
+    identity = next((name for name in _IDENTITY_FIELDS if name in _read_fields(struct.cls)), None)
     for place, old in enumerate(left):
-        if (_reencode_known(old, struct) == new) if identity is None else _get_field(old, identity) == new[identity]:
+        if identity is None:
+            is_same = _reencode_known(old, struct) == new
+        else:
+            is_same = (old.get(identity) if isinstance(old, dict) else None) == new[identity]
+        if is_same:
             return left.pop(place)
     return None
 
@@ -186,10 +188,6 @@ def _reencode_known(document: Json, struct: inspect.StructType) -> Json:
         return msgspec.json.decode(msgspec.json.encode(msgspec.convert(_prune(document, struct), struct.cls)))
     except msgspec.ValidationError:
         return None
-
-
-def _get_field(document: Json, name: str) -> Json:
-    return document.get(name) if isinstance(document, dict) else None
 
 
 def _resolve_type(info: inspect.Type, document: Json) -> inspect.Type:
@@ -209,7 +207,3 @@ def _read_fields(kind: type) -> dict[str, inspect.Type]:
     struct = inspect.type_info(kind)
     assert isinstance(struct, inspect.StructType)
     return {field.encode_name: field.type for field in struct.fields}
-
-
-def _fields_of(struct: inspect.StructType) -> dict[str, inspect.Type]:
-    return _read_fields(struct.cls)

@@ -266,7 +266,7 @@ async def test_a_worker_whose_seat_is_booked_soon_is_not_idle() -> None:
         assert (await site.judge("08:34")).pause_at is not None, "it would be back in time"
         found = await site.judge("08:35")
         assert (found.idle, found.pause_at) == (False, None)
-        assert pool_signal(found) == ("True", "seat 3 of ccna is booked from 2026-11-02 09:15 UTC on")
+        assert pool_signal(found) == ("True", "planned worker 3 of ccna is booked from 2026-11-02 09:15 UTC on")
         assert pool_signal(await site.judge("10:59"))[0] == "True", "in use now, though nothing is on it yet"
         assert (await site.judge("11:05")).warned_at == given.moment("11:05")
         assert (await site.judge("11:10")).idle
@@ -276,7 +276,7 @@ async def test_a_worker_whose_seat_always_has_one_is_never_idle() -> None:
     async with (await Seated().open(min_workers=3)).known() as site:
         for hour in range(9, 20):
             found = await site.judge(f"{hour}:00")
-            assert (found.idle, found.reason) == (False, "seat 3 of ccna always has a worker")
+            assert (found.idle, found.reason) == (False, "planned worker 3 of ccna always runs")
 
 
 async def test_what_is_booked_on_other_seats_or_later_keeps_nobody_up() -> None:
@@ -286,7 +286,7 @@ async def test_what_is_booked_on_other_seats_or_later_keeps_nobody_up() -> None:
         await site.judge("08:25")
         found = await site.judge("08:30")
         assert found.idle
-        assert pool_signal(found) == ("False", "seat 3 of ccna is booked from 2026-11-02 12:00 UTC on")
+        assert pool_signal(found) == ("False", "planned worker 3 of ccna is booked from 2026-11-02 12:00 UTC on")
 
 
 async def test_what_is_booked_while_a_worker_is_judged_counts() -> None:

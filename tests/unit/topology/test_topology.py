@@ -7,7 +7,7 @@ import pytest
 from harness.documents import FILES, lab, node
 from lcm.model.base.errors import Invalid
 from lcm.model.topology.lab import SCHEMA_VERSIONS, compute_needs, parse_lab
-from lcm.model.topology.node_definitions import NO_SIZE, FixedNodeSize, shipped_nodes
+from lcm.model.topology.node_definitions import NO_SIZE, NodeSize, shipped_nodes
 
 BY_STEM = {path.stem: path for path in FILES}
 
@@ -46,9 +46,7 @@ def test_every_schema_version_up_to_0_3_0_is_read(version: str) -> None:
 
 def test_unset_values_are_those_of_the_node_definition() -> None:
     data = lab(node(), node(label="R2", number=1, more="ram: 1024\ncpus: 2\nboot_disk_size: 8\ndata_volume: 4"))
-    total = compute_needs(
-        parse_lab(data), {"iosv": FixedNodeSize(cpus=1, ram_mb=512, boot_disk_gb=1, data_volume_gb=2)}
-    )
+    total = compute_needs(parse_lab(data), {"iosv": NodeSize(cpus=1, ram_mb=512, boot_disk_gb=1, data_volume_gb=2)})
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (3.0, 1.5, 15.0)
 
 

@@ -16,7 +16,7 @@ from lcm.api.http.answers import Answer, Receive, Scope, Send, Stream, headers_o
 from lcm.api.http.auth import Authenticator, IssuedTokens
 from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
 from lcm.api.http.metrics import NO_ROUTE_LABEL, ApiMetrics
-from lcm.api.http.problems import NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
+from lcm.api.http.problems import BUG, NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
 from lcm.api.http.request import ClientDisconnected, Request, RequestContext
 from lcm.api.http.routing import GET, Handler, NoQuery, Route, Router
 from lcm.api.openapi.description import describe
@@ -54,21 +54,18 @@ class StreamSender:
         assert task is not None
         self._check_progress(loop, task)
         try:
-            await self._send_chunks(loop)
+            send = self._send
+            async with aclosing(self._stream.begin()) as pieces:
+                async for piece in pieces:
+                    self._since = loop.time()
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    self._since = None
+            await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if not self._is_stalled(loop):
                 raise
         finally:
             self._timer.cancel()
-
-    async def _send_chunks(self, loop: asyncio.AbstractEventLoop) -> None:
-        send = self._send
-        async with aclosing(self._stream.begin()) as pieces:
-            async for piece in pieces:
-                self._since = loop.time()
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                self._since = None
-        await send({"type": "http.response.body", "body": b""})
 
     def _check_progress(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
         if self._is_stalled(loop):
@@ -82,8 +79,7 @@ class StreamSender:
 
 
 _HEAD: Final = "HEAD"
-_BUG: Final = 500
-_STREAM_WAIT_SECONDS: Final = 5.0
+
 _log: Final = structlog.get_logger()
 
 
@@ -159,7 +155,7 @@ class Api:
             return
         except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
             _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
-            self._count(*_metric_labels(request), _BUG, time() - began)
+            self._count(*_metric_labels(request), BUG.status, time() - began)
             if not request.started:
                 await send_answer(send, bug_answer())
 
@@ -188,7 +184,7 @@ class Api:
     def _reserve_stream(self, request: Request) -> None:
         caller = request.signed_in
         if not self._streams.enter(caller.name, limited=caller.role is not Role.SERVICE):
-            raise Declined(RATE_LIMITED, "too many streams are open; close one", wait=_STREAM_WAIT_SECONDS)
+            raise Declined(RATE_LIMITED, "too many streams are open; close one", wait=5.0)
 
     async def _send_stream(self, request: Request, send: Send, stream: Stream, *, bodiless: bool) -> None:
         if bodiless:
@@ -197,22 +193,19 @@ class Api:
             return
         try:
             await send_stream_start(send, stream)
-            await self._send_until_disconnect(request, send, stream)
+            sender = StreamSender(stream, send, patience_seconds=self._limits.send_seconds)
+            sending = asyncio.ensure_future(sender.run())
+            leaving = asyncio.ensure_future(_wait_for_disconnect(request.receive))
+            try:
+                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sending.cancel()
+                leaving.cancel()
+                await asyncio.wait({sending, leaving})
+            if not sending.cancelled():
+                sending.result()
         finally:
             self._streams.leave(request.signed_in.name)
-
-    async def _send_until_disconnect(self, request: Request, send: Send, stream: Stream) -> None:
-        pouring = StreamSender(stream, send, patience_seconds=self._limits.send_seconds)
-        pumping = asyncio.ensure_future(pouring.run())
-        leaving = asyncio.ensure_future(_wait_for_disconnect(request.receive))
-        try:
-            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pumping.cancel()
-            leaving.cancel()
-            await asyncio.wait({pumping, leaving})
-        if not pumping.cancelled():
-            pumping.result()
 
 
 def _metric_labels(request: Request) -> tuple[str, str]:

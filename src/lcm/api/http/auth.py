@@ -15,7 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from lcm.api.http.answers import Header, Headers
+from lcm.api.http.answers import Headers
 from lcm.api.http.limits import ApiLimits, SignInFailures, TokenBuckets
 from lcm.api.http.problems import RATE_LIMITED, UNAUTHORIZED, Declined, ProblemReason
 from lcm.api.http.request import Request
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _JWT_DOTS: Final = 2
+"""How many dots an issuer's token has; ours have none."""
 _CACHE_ENTRIES: Final = 1_000
 
 
@@ -67,11 +68,6 @@ class IssuedTokens:
         return credential
 
 
-def looks_issued(presented: str) -> bool:
-    """Return whether a token could be an issuer's; ours have no dots."""
-    return presented.count(".") == _JWT_DOTS
-
-
 CSRF_HEADER: Final = "X-CSRF-Token"
 SESSION_COOKIE: Final = b"lcm_session"
 CSRF_COOKIE: Final = b"lcm_csrf"
@@ -79,11 +75,6 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST_PREFIX: Final = b"__Host-"
 """Browsers accept a cookie with this prefix only over https, and only if no other host can have set it."""
 _SAME_ORIGIN: Final = b"same-origin"
-
-
-def session_in(request: Request) -> str:
-    """Return the session cookie of a request; empty when there is none, or more than one."""
-    return _cookie_value(request, SESSION_COOKIE).decode("latin-1")
 
 
 def check_csrf(request: Request, session: str) -> None:
@@ -108,24 +99,19 @@ def clear_session_cookies(request: Request) -> Headers:
 
 
 def _both_cookies(request: Request, session: bytes, csrf: bytes, seconds: int) -> Headers:
-    secure = _is_secure(request)
+    rules = b"; Path=/; Max-Age=%d; SameSite=Strict%s" % (seconds, b"; Secure" if _is_secure(request) else b"")
     return (
-        _set_cookie(SESSION_COOKIE, session, seconds, b"; HttpOnly", secure=secure),
-        _set_cookie(CSRF_COOKIE, csrf, seconds, b"", secure=secure),
+        (b"set-cookie", b"%s=%s%s; HttpOnly" % (_cookie_name(request, SESSION_COOKIE), session, rules)),
+        (b"set-cookie", b"%s=%s%s" % (_cookie_name(request, CSRF_COOKIE), csrf, rules)),
     )
 
 
-def _set_cookie(name: bytes, value: bytes, seconds: int, more: bytes, *, secure: bool) -> Header:
-    safety = b"; SameSite=Strict" + (b"; Secure" if secure else b"") + more
-    return (b"set-cookie", b"%s=%s; Path=/; Max-Age=%d%s" % (_cookie_name(name, secure=secure), value, seconds, safety))
-
-
-def _cookie_name(name: bytes, *, secure: bool) -> bytes:
-    return _HOST_PREFIX + name if secure else name
+def _cookie_name(request: Request, name: bytes) -> bytes:
+    return _HOST_PREFIX + name if _is_secure(request) else name
 
 
 def _cookie_value(request: Request, name: bytes) -> bytes:
-    wanted = _cookie_name(name, secure=_is_secure(request))
+    wanted = _cookie_name(request, name)
     pairs = (part.strip().partition(b"=") for part in request.headers.get(b"cookie", b"").split(b";"))
     values = [value for found, _, value in pairs if found == wanted]
     # Of two cookies with one name, one was set by somebody who cannot read the other; we cannot tell which.
@@ -138,12 +124,8 @@ def _csrf_token(session: str) -> bytes:
 
 def _is_same_origin(request: Request) -> bool:
     site, origin = request.headers.get(b"sec-fetch-site"), request.headers.get(b"origin")
-    if site is None and origin is None:
-        return False
-    return site in (None, _SAME_ORIGIN) and (origin is None or _is_our_origin(request, origin))
-
-
-def _is_our_origin(request: Request, origin: bytes) -> bool:
+    if origin is None or site not in (None, _SAME_ORIGIN):
+        return site == _SAME_ORIGIN
     scheme, _, place = origin.lower().partition(b"://")
     # A proxy that terminates TLS may not say so; then only the host can be compared.
     schemes = (b"https",) if _is_secure(request) else (b"http", b"https")
@@ -188,7 +170,11 @@ class Authenticator:
             return True
         presented = _token_in_headers(request.headers)
         if presented:
-            credential = self._find_own_token(presented, request) or self._find_issued_token(presented, request)
+            credential = self._find_own_token(presented, request)
+            if credential is None:
+                if self._issued is None or presented.count(".") != _JWT_DOTS:
+                    raise self._failures.count(request.address, UNAUTHORIZED, _SIGN_IN_REMEDY)
+                credential = self._issued.find_verified(digest_of(presented))
         else:
             credential = self._find_browser_session(request, now)
         if credential is None:
@@ -198,7 +184,7 @@ class Authenticator:
         if caller.role is not Role.SERVICE:
             _check_rate(self._callers.take(caller.name, now))
             if b"lcm-actor" in request.headers:
-                raise Forbidden("only services act under a name: leave Lcm-Actor out")
+                raise Forbidden("only services may send Lcm-Actor: leave it out")
         if caller.role not in policy.roles:
             raise Forbidden(f"a caller of role {caller.role} may not do this")
         return True
@@ -220,16 +206,11 @@ class Authenticator:
         if found is None or found.session:
             return None
         if name is None:
-            raise Invalid(Fault("Lcm-Actor", "nobody acts under this name", f"use one of {', '.join(ACTORS.values())}"))
+            raise Invalid(Fault("Lcm-Actor", "unknown service name", f"use one of {', '.join(ACTORS.values())}"))
         return found
 
-    def _find_issued_token(self, presented: str, request: Request) -> Credential | None:
-        if self._issued is None or not looks_issued(presented):
-            raise self._failures.count(request.address, UNAUTHORIZED, _SIGN_IN_REMEDY)
-        return self._issued.find_verified(digest_of(presented))
-
     def _find_browser_session(self, request: Request, now: float) -> Credential:
-        session = session_in(request) if b"cookie" in request.headers else ""
+        session = _cookie_value(request, SESSION_COOKIE).decode("latin-1")
         if not session:
             _check_rate(self._anonymous.take(request.address, now))
             raise Declined(UNAUTHORIZED, _SIGN_IN_REMEDY)

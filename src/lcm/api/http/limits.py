@@ -98,7 +98,6 @@ class OpenStreams:
             del self._open[name]
 
 
-_MINUTE_SECONDS: Final = 60.0
 _IPV6_PREFIX_BITS: Final = 64
 """The part of an IPv6 address that identifies one subscriber; the rest they choose freely."""
 _TOO_OFTEN: Final = "too many sign-ins failed from your address; wait"
@@ -109,25 +108,19 @@ class SignInFailures:
     """Counts the failed sign-ins of each address."""
 
     def __init__(self, limits: ApiLimits) -> None:
-        self._buckets = TokenBuckets(
-            limits, rate=limits.failures_per_minute / _MINUTE_SECONDS, burst=limits.failure_burst
-        )
+        self._buckets = TokenBuckets(limits, rate=limits.failures_per_minute / 60, burst=limits.failure_burst)
 
     def check(self, address: str) -> None:
         """Raise Declined while an address has failed too often."""
-        if wait := self._buckets.wait(_address_block(address), _loop_time()):
+        if wait := self._buckets.wait(_address_block(address), asyncio.get_running_loop().time()):
             raise Declined(RATE_LIMITED, _TOO_OFTEN, wait=wait)
 
     def count(self, address: str, reason: ProblemReason, detail: str) -> Declined:
         """Count one more failure, and return the error to raise for it."""
-        if wait := self._buckets.take(_address_block(address), _loop_time()):
+        if wait := self._buckets.take(_address_block(address), asyncio.get_running_loop().time()):
             return Declined(RATE_LIMITED, _TOO_OFTEN, wait=wait)
         _log.warning("sign-in failed", address=address, reason=reason.name)
         return Declined(reason, detail)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _address_block(address: str) -> str:

@@ -40,7 +40,7 @@ TOO_SLOW: Final = ProblemReason("RequestTimeout", 408, "The body took too long")
 NO_MEDIA: Final = ProblemReason("UnsupportedMediaType", 415, "No such media type here")
 RATE_LIMITED: Final = ProblemReason("RateLimited", 429, "Too many requests")
 BUG: Final = ProblemReason("Bug", 500, "Our mistake")
-_INTERNAL_ERROR: Final = "something went wrong on this side; the log says what"
+_INTERNAL_ERROR: Final = "an error of the server; see its log"
 _AUTHENTICATE: Final[Header] = (b"www-authenticate", b"Bearer")
 
 
@@ -70,9 +70,10 @@ def error_answer(error: LcmError, *, matched: bool = False) -> Answer:
 def public_problem(error: LcmError, *, matched: bool = False) -> Problem:
     """Return the problem document of an error. The details of a 5xx error go to the log only."""
     if isinstance(error, Declined):
-        reason = error.reason
-        wait = UNSET if error.wait is None else error.wait
-        return _problem(reason, str(error), wait)
+        reason, wait = error.reason, UNSET if error.wait is None else error.wait
+        return Problem(
+            title=reason.title, status=reason.status, detail=str(error), reason=reason.name, retry_after_seconds=wait
+        )
     problem = problem_of(error, matched=matched)
     if problem.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return problem
@@ -82,13 +83,7 @@ def public_problem(error: LcmError, *, matched: bool = False) -> Problem:
 
 def bug_answer() -> Answer:
     """Return the answer for a bug of our own."""
-    return Answer(BUG.status, _encode(_problem(BUG, _INTERNAL_ERROR)), (), PROBLEM)
-
-
-def _problem(reason: ProblemReason, detail: str, wait: float | UnsetType = UNSET) -> Problem:
-    return Problem(
-        title=reason.title, status=reason.status, detail=detail, reason=reason.name, retry_after_seconds=wait
-    )
+    return error_answer(Declined(BUG, _INTERNAL_ERROR))
 
 
 REASONS: Final[Mapping[int, str]] = {

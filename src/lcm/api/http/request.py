@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -33,13 +33,15 @@ from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Fence
 
+if TYPE_CHECKING:
+    from lcm.api.http.routing import Route
+
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Part)
 R = TypeVar("R", bound=Resource)
 
 _EPOCH: Final = EPOCH_HEADER.lower().encode()
-_MOST_PARAMETERS: Final = 50
-_CACHED_PLANES: Final = 1_000
+
 _MOST_REVISION: Final = 2**53
 _DRAIN_FACTOR: Final = 2
 """How many times its limit is read of a body that is too large: a client that still writes sees no answer."""
@@ -79,31 +81,7 @@ class RequestContext:
     """Returns the plane of a caller; the planes of recent callers are cached."""
 
     def __post_init__(self) -> None:
-        self.acting = lru_cache(maxsize=_CACHED_PLANES)(self.core.plane_for)
-
-
-class RouteInfo(Protocol):
-    """What a request needs to know about its route."""
-
-    @property
-    def method(self) -> str:
-        """The method, as in the route table."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """The path, with its variables."""
-        ...
-
-    @property
-    def body_media(self) -> Sequence[bytes]:
-        """The media types that a body may have."""
-        ...
-
-    @property
-    def large(self) -> bool:
-        """Whether a body may be as large as one for `/api/apply`."""
-        ...
+        self.acting = lru_cache(maxsize=1_000)(self.core.plane_for)
 
 
 class Request:
@@ -130,7 +108,7 @@ class Request:
         self.caller: Caller | None = None
         self.credential: Credential | None = None
         """The credential that identified the caller."""
-        self.route: RouteInfo | None = None
+        self.route: Route | None = None
         self.started = False
         """Whether sending of an answer has begun."""
         self._headers: Mapping[bytes, bytes] | None = None
@@ -199,7 +177,7 @@ class Request:
         if text is None:
             return plane
         if self.signed_in.role is not Role.SERVICE:
-            raise Forbidden("only services write under a lease: leave Lcm-Fence out")
+            raise Forbidden("only services may send Lcm-Fence: leave it out")
         found = _FENCE.fullmatch(text)
         if found is None:
             raise Invalid(Fault("Lcm-Fence", "not of the expected form", "write NAME;TERM"))
@@ -259,9 +237,7 @@ class Request:
 
     async def document(self) -> object:
         """Read the body as JSON of any shape."""
-        body = await self.body()
-        self._check_media()
-        return _decode_json(body)
+        return _decode_json(await self.text())
 
     async def text(self) -> bytes:
         """Read the body as bytes, without decoding it."""
@@ -329,7 +305,7 @@ def _empty_query(shape: type[Q]) -> Q:
 
 def _parse_query(raw: bytes, shape: type[Q]) -> Q:
     try:
-        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
     except ValueError as error:
         raise Invalid(Fault("query", "cannot be read", "write name=value&…, percent-encoded as UTF-8")) from error
     known = shape.__struct_encode_fields__

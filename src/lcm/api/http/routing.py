@@ -113,8 +113,14 @@ class Router:
             place = self._node_for(route.path)
             assert route.method not in place.routes, f"{route.method} {route.path} is there twice"
             place.routes[route.method] = route
-            place.allow = _allow_header(place)
-            self._index_common_path(route.path, place)
+            methods = {*place.routes, "OPTIONS", *(("HEAD",) if GET in place.routes else ())}
+            place.allow = ", ".join(sorted(methods)).encode()
+            # The two commonest forms of a path are found by a single lookup: no variable, or one at the very end.
+            collection, _, part = route.path.rpartition("/")
+            if "{" not in route.path:
+                self._exact[route.path.encode()] = place
+            elif "{" not in collection and part.startswith("{"):
+                self._last[collection.encode()] = place
 
     def find(self, path: bytes) -> tuple[RouteNode, Sequence[str]]:
         """Return the node of a path, and the variables in it. Raises Declined when there is none."""
@@ -143,14 +149,6 @@ class Router:
             raise no_route()
         return place, names
 
-    def _index_common_path(self, path: str, place: RouteNode) -> None:
-        """Index the two commonest forms of a path for a single lookup: no variable, or one at the very end."""
-        collection, _, part = path.rpartition("/")
-        if "{" not in path:
-            self._exact[path.encode()] = place
-        elif "{" not in collection and part.startswith("{"):
-            self._last[collection.encode()] = place
-
     def _node_for(self, path: str) -> RouteNode:
         place = self._root
         for part in path.split("/")[1:]:
@@ -172,8 +170,3 @@ def _decode_segment(part: bytes) -> str:
         return (unquote_to_bytes(part) if b"%" in part else part).decode()
     except UnicodeDecodeError as error:
         raise no_route() from error
-
-
-def _allow_header(place: RouteNode) -> bytes:
-    methods = {*place.routes, "OPTIONS", *(("HEAD",) if GET in place.routes else ())}
-    return ", ".join(sorted(methods)).encode()

@@ -24,7 +24,7 @@ from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.validate import parse_document
 
 Json = Any
-"""A JSON value, as an example shows it."""
+"""A JSON value: an example, or a part of a JSON Schema."""
 
 
 class ExampleFile(Part):
@@ -68,9 +68,6 @@ BODIES: Final[Mapping[str, Json]] = {
 ANSWERS: Final[Mapping[str, Json]] = {**BODIES, **{kind: _stored_example(kind) for kind in KINDS}}
 
 
-Schema = Any
-"""A part of a JSON Schema, for which there is no better type here."""
-
 _NULL: Final = {"type": "null"}
 _REF_TEMPLATE: Final = SCHEMAS + "{name}"
 
@@ -79,24 +76,26 @@ class Schemas:
     """All schemas that a route table needs, by name."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        shapes = [shape for route in routes for shape in (route.body, route.answer) if _is_struct(shape)]
+        shapes = [shape for route in routes for shape in (route.body, route.answer) if isinstance(shape, type)]
         kinds = [kind.struct for kind in KINDS.values()]
-        every = list(dict.fromkeys([Problem, *kinds, *get_args(Data), *shapes]))
+        structs = [shape for shape in shapes if issubclass(shape, msgspec.Struct)]
+        every = list(dict.fromkeys([Problem, *kinds, *get_args(Data), *structs]))
         _, self._named = msgspec.json.schema_components(every, ref_template=_REF_TEMPLATE)
         for route in routes:
             if isinstance(route.body, Patch):
                 self._patch_ref(route.body.of.__name__)
 
     @property
-    def by_name(self) -> Mapping[str, Schema]:
+    def by_name(self) -> Mapping[str, Json]:
         """All schemas, sorted by name."""
         return dict(sorted(self._named.items()))
 
-    def schema_of(self, shape: Schema) -> Schema:
+    def schema_of(self, shape: Json) -> Json:
         """Return a reference to the schema of a type."""
-        return {"type": "string"} if _is_text(shape) else {"$ref": SCHEMAS + schema_name(shape)}
+        is_text = isinstance(shape, type) and issubclass(shape, str)
+        return {"type": "string"} if is_text else {"$ref": SCHEMAS + schema_name(shape)}
 
-    def _patch_ref(self, name: str) -> Schema:
+    def _patch_ref(self, name: str) -> Json:
         """Make the schema of a merge patch and return a reference to it: nothing is required, and null unsets."""
         patch = f"{name}Patch"
         if patch not in self._named:
@@ -111,11 +110,12 @@ class Schemas:
             }
         return {"$ref": SCHEMAS + patch}
 
-    def _nullable(self, schema: Schema) -> Schema:
-        options = [self._patch_option(one) for one in schema.get("anyOf", [_without_default(schema)])]
+    def _nullable(self, schema: Json) -> Json:
+        without_default = {key: part for key, part in schema.items() if key != "default"}
+        options = [self._patch_option(one) for one in schema.get("anyOf", [without_default])]
         return {"anyOf": [*(one for one in options if one != _NULL), _NULL]}
 
-    def _patch_option(self, schema: Schema) -> Schema:
+    def _patch_option(self, schema: Json) -> Json:
         name = schema.get("$ref", "").removeprefix(SCHEMAS)
         if name and self._named[name].get("type") == "object":
             return self._patch_ref(name)
@@ -123,7 +123,7 @@ class Schemas:
         return {**schema, "additionalProperties": self._nullable(values)} if isinstance(values, dict) else schema
 
 
-def query_parameters(query: type[Part]) -> list[Schema]:
+def query_parameters(query: type[Part]) -> list[Json]:
     """Return the OpenAPI parameters for the fields of a query."""
     _, named = msgspec.json.schema_components([query], ref_template=_REF_TEMPLATE)
     whole = named[query.__name__]
@@ -139,21 +139,9 @@ def query_parameters(query: type[Part]) -> list[Schema]:
     ]
 
 
-def schema_name(shape: Schema) -> str:
+def schema_name(shape: Json) -> str:
     """Return the name of a type's schema."""
     return f"{shape.of.__name__}Patch" if isinstance(shape, Patch) else str(shape.__name__)
-
-
-def _is_struct(shape: Schema) -> bool:
-    return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
-
-
-def _is_text(shape: Schema) -> bool:
-    return isinstance(shape, type) and issubclass(shape, str)
-
-
-def _without_default(schema: Schema) -> Schema:
-    return {key: part for key, part in schema.items() if key != "default"}
 
 
 _DESCRIPTION: Final = """\
@@ -168,7 +156,7 @@ _SECURITY: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A token made by `lcm token`."},
     "serviceKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The key of our services."},
 }
-_HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
+_HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
     "If-Match": (
         "the ETag that the object must still have; 412 if it has another",
         {"type": "string", "pattern": '^(\\*|"[0-9]{1,15}")$', "examples": ['"42"']},
@@ -189,8 +177,6 @@ _PATH_PARAMETERS: Final = {
     "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
     "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
 }
-_RESPONSES: Final = "#/components/responses/"
-_BODY_STATUSES: Final = (400, 408, 413, 415, 422)
 
 
 @cache
@@ -199,12 +185,13 @@ def describe(routes: tuple[Route, ...]) -> bytes:
     return msgspec.json.encode(document(routes))
 
 
-def document(routes: Sequence[Route]) -> Schema:
+def document(routes: Sequence[Route]) -> Json:
     """Return the OpenAPI document of a route table."""
     schemas = Schemas(routes)
-    paths: dict[str, Schema] = {}
+    paths: dict[str, Json] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    problem = {PROBLEM.decode(): {"schema": {"$ref": f"{SCHEMAS}Problem"}}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -215,7 +202,9 @@ def document(routes: Sequence[Route]) -> Schema:
         "paths": paths,
         "components": {
             "schemas": schemas.by_name,
-            "responses": {f"Problem{status}": _problem(reasons) for status, reasons in REASONS.items()},
+            "responses": {
+                f"Problem{status}": {"description": reasons, "content": problem} for status, reasons in REASONS.items()
+            },
             "securitySchemes": _SECURITY,
         },
         "tags": [{"name": name} for name in dict.fromkeys(map(_tag, routes))],
@@ -229,11 +218,11 @@ def problem_statuses(route: Route) -> Sequence[int]:
     found |= {404} if "{" in route.path else set()
     found |= {409} if route.writes else set()
     found |= {412} if "If-Match" in route.headers else set()
-    found |= set(_BODY_STATUSES) if route.body is not None else set()
+    found |= {400, 408, 413, 415, 422} if route.body is not None else set()
     return sorted(found)
 
 
-def _operation(route: Route, schemas: Schemas) -> Schema:
+def _operation(route: Route, schemas: Schemas) -> Json:
     answers = {str(route.status): _success(route, schemas)}
     answers |= {str(status): _failure(route, status, schemas) for status in problem_statuses(route)}
     return {
@@ -242,18 +231,18 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
         "tags": [_tag(route)],
         "security": [] if route.policy.public else [{name: []} for name in _SECURITY],
         "x-roles": [] if route.policy.public else sorted(route.policy.roles),
-        "parameters": [*_path_parameters(route), *query_parameters(route.query), *_header_parameters(route)],
+        "parameters": list(_parameters(route)),
         **({"requestBody": _body(route, schemas)} if route.body is not None else {}),
         "responses": answers,
     }
 
 
-def _body(route: Route, schemas: Schemas) -> Schema:
+def _body(route: Route, schemas: Schemas) -> Json:
     content = {"schema": schemas.schema_of(route.body), "example": BODIES[schema_name(route.body)]}
     return {"required": route.body_needed, "content": {media.decode(): content for media in route.body_media}}
 
 
-def _success(route: Route, schemas: Schemas) -> Schema:
+def _success(route: Route, schemas: Schemas) -> Json:
     if route.answer is None:
         return {"description": "Done."}
     content = {"schema": schemas.schema_of(route.answer)}
@@ -269,23 +258,17 @@ def _success(route: Route, schemas: Schemas) -> Schema:
     }
 
 
-def _failure(route: Route, status: int, schemas: Schemas) -> Schema:
+def _failure(route: Route, status: int, schemas: Schemas) -> Json:
     if route.policy.public and status == HTTPStatus.SERVICE_UNAVAILABLE:
         return _success(route, schemas) | {"description": "Not ready."}
-    return {"$ref": f"{_RESPONSES}Problem{status}"}
+    return {"$ref": f"#/components/responses/Problem{status}"}
 
 
-def _problem(reasons: str) -> Schema:
-    return {"description": reasons, "content": {PROBLEM.decode(): {"schema": {"$ref": f"{SCHEMAS}Problem"}}}}
-
-
-def _path_parameters(route: Route) -> Iterable[Schema]:
+def _parameters(route: Route) -> Iterable[Json]:
     for name, (about, schema) in _PATH_PARAMETERS.items():
         if f"{{{name}}}" in route.path:
             yield {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
-
-
-def _header_parameters(route: Route) -> Iterable[Schema]:
+    yield from query_parameters(route.query)
     for name in route.headers:
         about, schema = _HEADERS[name]
         yield {"name": name, "in": "header", "required": False, "description": about, "schema": schema}

@@ -32,7 +32,6 @@ _EXAMPLE_NAMES: Final = {
 }
 """The object that the examples use, by the segment of the path that names its kind."""
 
-_EXAMPLE_FILE: Final = "lab.yaml"
 
 _INTRODUCTION: Final = """\
 # The HTTP API
@@ -44,7 +43,7 @@ JSON over HTTP. The description that programs read is at `/api/openapi.json`; th
 export LCM=http://127.0.0.1:8080 TOKEN=$(lcm context token)
 ```
 
-## Who asks
+## Authentication
 
 Send `Authorization: Bearer TOKEN`. `lcm up` keeps a token for the administrator of this machine in the user's
 configuration folder, where the command line finds it; `lcm token create` makes others. Where `OIDC_ISSUER` is set,
@@ -96,15 +95,9 @@ Problem documents (RFC 9457). Programs look at `reason`; people read `detail`, a
 
 def page(routes: Sequence[Route]) -> str:
     """Return the whole page as Markdown."""
-    return "\n".join([_INTRODUCTION, *_errors(), *_sections(document(routes))])
-
-
-def _errors() -> Iterator[str]:
-    yield "| status | reason |"
-    yield "| --- | --- |"
-    for status, reasons in sorted(REASONS.items()):
-        yield f"| {status} | {reasons} |"
-    yield ""
+    errors = [f"| {status} | {reasons} |" for status, reasons in sorted(REASONS.items())]
+    table = ["| status | reason |", "| --- | --- |", *errors, ""]
+    return "\n".join([_INTRODUCTION, *table, *_sections(document(routes))])
 
 
 def _sections(described: Json) -> Iterator[str]:
@@ -144,7 +137,7 @@ def _fill_path(path: str) -> str:
     parts = path.split("/")
     noun = next((part for part in reversed(parts) if part in _EXAMPLE_NAMES), "")
     return "/".join(
-        _EXAMPLE_FILE if part == "{file}" else _EXAMPLE_NAMES[noun] if part.startswith("{") else part for part in parts
+        "lab.yaml" if part == "{file}" else _EXAMPLE_NAMES[noun] if part.startswith("{") else part for part in parts
     )
 
 

@@ -37,7 +37,6 @@ from lcm.model.base.resource import Moment, Part
 FOR_PEOPLE: Final = Policy(PEOPLE)
 _SHORTEST_SECONDS: Final = 60
 _MOST_TOKENS: Final = 100
-_DEFAULT_WISH: Final = TokenRequest()
 
 
 async def _list_tokens(request: Request) -> Answer:
@@ -46,11 +45,12 @@ async def _list_tokens(request: Request) -> Answer:
 
 
 async def _create_token(request: Request) -> Answer:
-    wish, caller = await request.read(TokenRequest, empty=_DEFAULT_WISH), request.signed_in
+    wish, caller = await request.read(TokenRequest, empty=TokenRequest()), request.signed_in
     name, role = wish.name or caller.name, wish.role or caller.role
     _check_permitted(caller, name, role)
     expires_at = _expiry_of(request, wish.expires_in_seconds)
-    await _check_token_count(request, name)
+    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
+        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
     secret, token = await request.shared.tokens.make(
         name,
         role,
@@ -90,20 +90,21 @@ def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
     """
     seconds = DEFAULT_LIFE_SECONDS if seconds is None else seconds
     if 0 < seconds < _SHORTEST_SECONDS:
-        raise Invalid(Fault("expires_in_seconds", "too short", f"use at least {_SHORTEST_SECONDS}, or 0 for ever"))
+        raise Invalid(
+            Fault(
+                "expires_in_seconds",
+                "too short",
+                f"use at least {_SHORTEST_SECONDS}, or 0 for a token that never expires",
+            )
+        )
     wanted = request.shared.clock.now() + timedelta(seconds=seconds)
     if request.signed_in.role in ADMINS:
         return wanted if seconds else None
     if not 0 < seconds <= LONGEST_LIFE_SECONDS:
         remedy = f"use at most {LONGEST_LIFE_SECONDS}; an administrator can make one that lasts longer"
-        raise Invalid(Fault("expires_in_seconds", "too long for a token of one's own", remedy))
+        raise Invalid(Fault("expires_in_seconds", "too long for your own token", remedy))
     bound = request.credential.bound if request.credential else None
     return wanted if bound is None else min(wanted, bound)
-
-
-async def _check_token_count(request: Request, name: str) -> None:
-    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
-        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
 
 
 TOKEN_ROUTES: Final[tuple[Route, ...]] = (
@@ -112,7 +113,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens",
         _list_tokens,
         "listTokens",
-        "List one's own tokens; administrators see all",
+        "List your own tokens; administrators see all",
         policy=FOR_PEOPLE,
         answer=TokenList,
     ),
@@ -121,7 +122,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens",
         _create_token,
         "makeToken",
-        "Make a token, whose text is shown this once",
+        "Create a token; its text is shown only once",
         policy=FOR_PEOPLE,
         body=TokenRequest,
         body_needed=False,
@@ -134,7 +135,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens/{id}",
         _revoke_token,
         "revokeToken",
-        "End a token at once",
+        "Revoke a token",
         policy=FOR_PEOPLE,
         status=204,
         also=(404,),
@@ -143,9 +144,9 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
 
 
 SIGN_IN_PATH: Final = "/sign-in"
-_HOME: Final[Header] = (b"location", b"/")
+
 _NO_REFERRER: Final[Header] = (b"referrer-policy", b"no-referrer")
-_LINK_INVALID: Final = "this link is not valid, or not any more: `lcm sign-in` prints another"
+_LINK_INVALID: Final = "this link is not valid or has expired: `lcm sign-in` prints a new one"
 
 
 class CodeQuery(Part):
@@ -170,17 +171,20 @@ async def _create_link(request: Request) -> Answer:
 async def _sign_in(request: Request) -> Answer:
     code = request.query(CodeQuery).code
     if request.scope["method"] != GET or request.headers.get(b"sec-purpose", b"").startswith(b"prefetch"):
-        raise _invalid_link()  # a prefetch must not use up the link
+        # A prefetch must not use up the link.
+        raise Declined(UNAUTHORIZED, _LINK_INVALID, headers=(_NO_REFERRER,))
     failures = request.shared.failures
     failures.check(request.address)
     made = await request.shared.sign_ins.exchange(code, request.writer_for)
     if made is None:
-        raise _without_referrer(failures.count(request.address, UNAUTHORIZED, _LINK_INVALID))
+        declined = failures.count(request.address, UNAUTHORIZED, _LINK_INVALID)
+        declined.headers = (*declined.headers, _NO_REFERRER)
+        raise declined
     secret, token = made
     assert token.expires_at is not None, "a session ends"
     now = request.shared.clock.now()
     cookies = set_session_cookies(request, secret.reveal(), now=now, expires_at=token.expires_at)
-    return Answer(303, headers=(_HOME, _NO_REFERRER, *cookies))
+    return Answer(303, headers=((b"location", b"/"), _NO_REFERRER, *cookies))
 
 
 async def _sign_out(request: Request) -> Answer:
@@ -191,22 +195,13 @@ async def _sign_out(request: Request) -> Answer:
     return Answer(204, headers=clear_session_cookies(request))
 
 
-def _invalid_link() -> Declined:
-    return _without_referrer(Declined(UNAUTHORIZED, _LINK_INVALID))
-
-
-def _without_referrer(declined: Declined) -> Declined:
-    declined.headers = (*declined.headers, _NO_REFERRER)
-    return declined
-
-
 SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         SIGN_IN_PATH,
         _sign_in,
         "signIn",
-        "Begin a browser's session with the code of a link, which is used up by that",
+        "Begin a browser's session with the code of a sign-in link, which works once",
         policy=PUBLIC,
         query=CodeQuery,
         status=303,
@@ -226,7 +221,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/sign-out",
         _sign_out,
         "signOut",
-        "End the browser's session that asks for it",
+        "End the caller's browser session",
         policy=SIGNED_IN,
         status=204,
         also=(409,),
@@ -255,14 +250,13 @@ class AuditQuery(Part):
 async def _list_audit(request: Request) -> Answer:
     query = request.query(AuditQuery)
     wish = AuditFilter(
-        since=None if isinstance(query.since, UnsetType) else query.since,
-        until=None if isinstance(query.until, UnsetType) else query.until,
+        since=query.since or None,
+        until=query.until or None,
         who=query.who,
         kind=query.kind,
         name=query.name,
     )
-    after = None if isinstance(query.cursor, UnsetType) else query.cursor
-    found = await search_records(request.shared.core.store, wish, limit=query.limit, after=after)
+    found = await search_records(request.shared.core.store, wish, limit=query.limit, after=query.cursor or None)
     return json_answer(AuditList(items=tuple(found.records), next=found.next))
 
 
@@ -307,7 +301,7 @@ SECRET_ROUTES: Final[tuple[Route, ...]] = (
         "/api/secrets/rotate",
         _rotate_keys,
         "rotateSealKeys",
-        "Seal all secrets anew with another key",
+        "Seal all secrets again with a new key",
         policy=Policy(ADMINS),
         body=RotationRequest,
         body_needed=False,

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -44,13 +44,6 @@ class RecentQuery(EventFilters):
     limit: Annotated[int, Meta(ge=1, le=1000, description="events in a page, at most")] = 100
 
 
-class _EventBatch(NamedTuple):
-    """The events that were found, and the position after which to go on."""
-
-    found: list[EventLine]
-    last: Position
-
-
 async def _list_events(request: Request) -> Answer:
     query = request.query(RecentQuery)
     wanted, store = subscription_of(request.signed_in, query), request.shared.core.store
@@ -60,13 +53,12 @@ async def _list_events(request: Request) -> Answer:
         after = parse_event_id(query.after, store.epoch)
         if after is None or after.revision > page.revision:
             raise Relist("that event is of another history; list the newest ones")
-        read = await _events_after(store, wanted, after, newest, query.limit)
+        found, last = await _events_after(store, wanted, after, newest, query.limit)
     else:
-        read = _EventBatch(
-            await _newest_events(store, wanted, newest, query.limit), Position(page.revision, WHOLE_COMMIT)
-        )
-    more = read.last < (newest, WHOLE_COMMIT)
-    return json_answer(EventPage(tuple(read.found), format_event_id(store.epoch, *read.last), more))
+        found = await _newest_events(store, wanted, newest, query.limit)
+        last = Position(page.revision, WHOLE_COMMIT)
+    more = last < (newest, WHOLE_COMMIT)
+    return json_answer(EventPage(tuple(found), format_event_id(store.epoch, *last), more))
 
 
 async def _newest_events(store: Store, wanted: EventSubscription, newest: int, limit: int) -> list[EventLine]:
@@ -78,7 +70,8 @@ async def _newest_events(store: Store, wanted: EventSubscription, newest: int, l
             while begin < newest:
                 happened = await anext(reader)
                 begin = happened.revision
-                found.extend(_event_lines(store, wanted, happened))
+                lines = _event_lines_or_none(store, wanted, happened)
+                found.extend(line for line in lines if line is not None)
         if len(found) == limit:
             break
     return list(found)
@@ -86,7 +79,8 @@ async def _newest_events(store: Store, wanted: EventSubscription, newest: int, l
 
 async def _events_after(
     store: Store, wanted: EventSubscription, after: Position, newest: int, limit: int
-) -> _EventBatch:
+) -> tuple[list[EventLine], Position]:
+    """Return the events that were found, and the position after which to go on."""
     found = list[EventLine]()
     begin = after.revision if after.place >= WHOLE_COMMIT else max(0, after.revision - 1)
     revision, most = begin, begin + SPANS[-1]
@@ -99,9 +93,9 @@ async def _events_after(
                     found.append(line)
                     after = Position(revision, place)
                 if len(found) == limit:
-                    return _EventBatch(found, after)
+                    return found, after
             after = Position(revision, WHOLE_COMMIT)
-    return _EventBatch(found, after)
+    return found, after
 
 
 async def _first_readable(store: Store, low: int, high: int) -> int:
@@ -122,15 +116,10 @@ async def _is_readable(store: Store, revision: int) -> bool:
     return True
 
 
-def _event_lines(store: Store, wanted: EventSubscription, happened: CommitEvents) -> list[EventLine]:
-    return [line for line in _event_lines_or_none(store, wanted, happened) if line is not None]
-
-
 def _event_lines_or_none(store: Store, wanted: EventSubscription, happened: CommitEvents) -> list[EventLine | None]:
-    events = [decode_event(raw) for raw in happened.events]
     return [
         EventLine.of(format_event_id(store.epoch, happened.revision, place), event) if wanted.wants(event) else None
-        for place, event in enumerate(events)
+        for place, event in enumerate(map(decode_event, happened.events))
     ]
 
 
@@ -140,7 +129,7 @@ EVENT_ROUTES: Final[tuple[Route, ...]] = (
         "/api/events",
         _list_events,
         "listEvents",
-        "List what happened lately",
+        "List recent events",
         policy=SIGNED_IN,
         query=RecentQuery,
         answer=EventPage,
@@ -194,10 +183,8 @@ async def _watch_lines(request: Request, kinds: list[type[Resource]], after: int
 
 def _watch_line(changes: Changes) -> WatchLine:
     seen = [(one.ref, one.resource) for one in changes.seen]
-    return WatchLine(
-        changes.revision,
-        tuple(ObjectSeen(ref.kind.__name__, ref.namespace, ref.name, resource) for ref, resource in seen),
-    )
+    lines = [ObjectSeen(ref.kind.__name__, ref.namespace, ref.name, resource) for ref, resource in seen]
+    return WatchLine(changes.revision, tuple(lines))
 
 
 def _encode_line(content: object) -> bytes:

@@ -1,7 +1,7 @@
 """What our own processes report: status, measurements, discoveries, leases. For the role `service` only."""
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lcm.api.http.answers import NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
@@ -13,17 +13,10 @@ from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.operations import ReportOperations
 from lcm.control.plane.wire import LeaseAnswer, LeaseRequest, LeaseTerm
 from lcm.control.upkeep.installation import Installation, read_installation_id
-from lcm.model.base.resource import Status
 from lcm.model.kinds.registry import KINDS, Kind
 from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Lease, check_key
 from lcm.system.clock import new_id
-
-
-class _StatusReport(Protocol):
-    resource_version: int
-    status: Status
-    reason: str
 
 
 def _status_handler(kind: Kind) -> Handler:
@@ -32,7 +25,7 @@ def _status_handler(kind: Kind) -> Handler:
 
     async def step(request: Request) -> Answer:
         ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.write_plane
-        report: _StatusReport = await request.read(shape)
+        report = await request.read(shape)
         seen = await read_at(plane, ref, report.resource_version)
         return resource_answer(await plane.step(seen, report.status, reason=report.reason))
 
@@ -102,7 +95,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/api/internal/installation",
         _get_installation,
         "getInstallation",
-        "Tell what this installation is called",
+        "Read the id of this installation",
         policy=SERVICES,
         answer=Installation,
     ),
@@ -131,13 +124,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     *operation_routes(ReportOperations),
     *(route for kind in KINDS.values() for route in _status_routes(kind)),
-    Route(GET, _LEASE_PATH, _get_lease, "getLease", "Tell who holds a lease", policy=SERVICES, answer=LeaseAnswer),
+    Route(GET, _LEASE_PATH, _get_lease, "getLease", "Read who holds a lease", policy=SERVICES, answer=LeaseAnswer),
     Route(
         POST,
         f"{_LEASE_PATH}/acquire",
         _acquire_lease,
         "acquireLease",
-        "Take a lease that nobody holds",
+        "Acquire a lease that nobody holds",
         policy=SERVICES,
         body=LeaseRequest,
         answer=LeaseAnswer,
@@ -147,7 +140,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_LEASE_PATH}/renew",
         _renew_lease,
         "renewLease",
-        "Start a lease's time anew",
+        "Renew a lease",
         policy=SERVICES,
         body=LeaseTerm,
         status=204,
@@ -157,7 +150,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_LEASE_PATH}/release",
         _release_lease,
         "releaseLease",
-        "Give a lease back",
+        "Release a lease",
         policy=SERVICES,
         body=LeaseTerm,
         status=204,

@@ -4,13 +4,13 @@ Two routes can do more than their operation: the report on costs filters and add
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
-from lcm.api.http.answers import JSON, NO_CONTENT, Answer, Header, json_answer, resource_answer
+from lcm.api.http.answers import JSON, NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
 from lcm.api.http.routing import Handler, NoQuery, Policy, Route
 from lcm.control.objects.records import with_revision
@@ -22,12 +22,9 @@ from lcm.model.base.errors import Fault, Gone, Invalid
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS, Resource
 
-_ATTACHMENT: Final[Header] = (b"content-disposition", b"attachment")
 _SESSIONS: Final = "/api/internal/lablet-sessions/"
 _INSTANCES: Final = "/api/internal/instances/"
 """The older noun under which our own processes reach sessions too."""
-_COST_SPAN: Final = timedelta(days=30)
-_CALENDAR_SPAN: Final = timedelta(days=7)
 
 
 def operation_routes(group: type[OperationGroup]) -> Iterator[Route]:
@@ -36,12 +33,9 @@ def operation_routes(group: type[OperationGroup]) -> Iterator[Route]:
         operations = tuple(several)
         yield from (_route(one, one.path, one.operation_id) for one in operations)
         if older:
-            yield from map(_older_route, operations)
-
-
-def _older_route(operation: Operation) -> Route:
-    path, name = operation.path.replace(_SESSIONS, _INSTANCES), operation.operation_id
-    return _route(operation, path, name.replace("LabletSession", "Instance"))
+            for one in operations:
+                path, name = one.path.replace(_SESSIONS, _INSTANCES), one.operation_id
+                yield _route(one, path, name.replace("LabletSession", "Instance"))
 
 
 def _route(operation: Operation, path: str, operation_id: str) -> Route:
@@ -71,7 +65,11 @@ def _handler(operation: Operation) -> Handler:
         plane = request.write_plane if operation.writes else request.plane
         arguments = _arguments_of(operation, request, query)
         if operation.in_body:
-            body = await _read_body(operation, request)
+            if operation.body in MEDIA:
+                body: Value = await request.text()
+            else:
+                empty = None if operation.body_needed else operation.body()
+                body = await request.read(operation.body, empty=empty)
             arguments |= operation.arguments_in(body)
             if operation.has_revision:
                 subject = operation.in_path[0]
@@ -86,23 +84,12 @@ def _arguments_of(operation: Operation, request: Request, query: Part) -> dict[s
     """Return the arguments in the path and the query."""
     arguments: dict[str, Value] = dict(zip(operation.in_path, request.params, strict=True))
     if isinstance(query, OneQuery):
-        kind = operation.kind or _kind_named(getattr(query, "kind", ""))
-        arguments[operation.in_path[0]] = request.ref(kind, query.namespace)
+        known = KINDS.get(operation.kind.__name__ if operation.kind else getattr(query, "kind", ""))
+        if known is None:
+            raise Invalid(Fault("kind", "there is no such kind", f"use {', '.join(KINDS)}"))
+        arguments[operation.in_path[0]] = request.ref(known.struct, query.namespace)
     given = {name: getattr(query, name) for name in operation.in_query}
     return arguments | {name: value for name, value in given.items() if value is not UNSET}
-
-
-def _kind_named(name: str) -> type[Resource]:
-    known = KINDS.get(name)
-    if known is None:
-        raise Invalid(Fault("kind", "there is no such kind", f"use {', '.join(KINDS)}"))
-    return known.struct
-
-
-async def _read_body(operation: Operation, request: Request) -> Value:
-    if operation.body in MEDIA:
-        return await request.text()
-    return await request.read(operation.body, empty=None if operation.body_needed else operation.body())
 
 
 async def read_at(plane: Plane, ref: Ref[Any], revision: int) -> Resource:
@@ -119,22 +106,18 @@ def _answer(operation: Operation, arguments: Mapping[str, Value], result: Value)
     if operation.missing and result is None:
         raise Gone(operation.missing.format(**arguments[operation.in_path[0]]._asdict()))
     if operation.answer in MEDIA:
-        return _file_answer(operation, result)
+        data = result if isinstance(result, bytes) else result.encode()
+        headers = ((b"content-disposition", b"attachment"),) if operation.answer is FileBytes else ()
+        return Answer(body=data, media=MEDIA[operation.answer][0], headers=headers)
     if operation.answer_field:
         return json_answer({operation.answer_field: result})
     return resource_answer(result) if isinstance(result, Resource) else json_answer(result)
 
 
-def _file_answer(operation: Operation, result: bytes | str) -> Answer:
-    data = result if isinstance(result, bytes) else result.encode()
-    headers = (_ATTACHMENT,) if operation.answer is FileBytes else ()
-    return Answer(body=data, media=MEDIA[operation.answer][0], headers=headers)
-
-
 async def _list_costs(request: Request) -> Answer:
     query, now = request.query(CostQuery), request.shared.clock.now()
     until = now if isinstance(query.until, UnsetType) else query.until
-    since = until - _COST_SPAN if isinstance(query.since, UnsetType) else query.since
+    since = until - timedelta(days=30) if isinstance(query.since, UnsetType) else query.since
     wanted = [
         one
         for one in await request.plane.costs(since=since, until=until)
@@ -147,16 +130,12 @@ async def _list_costs(request: Request) -> Answer:
 async def _get_calendar(request: Request) -> Answer:
     query = request.query(CalendarQuery)
     since = request.shared.clock.now() if isinstance(query.since, UnsetType) else query.since
-    until = _usual_end(since) if isinstance(query.until, UnsetType) else query.until
-    namespace = None if isinstance(query.namespace, UnsetType) else query.namespace
-    return json_answer(await request.plane.calendar(since=since, until=until, namespace=namespace))
-
-
-def _usual_end(since: datetime) -> datetime:
     try:
-        return since + _CALENDAR_SPAN
+        until = since + timedelta(days=7) if isinstance(query.until, UnsetType) else query.until
     except OverflowError as error:
         raise Invalid(Fault("since", "too far away", "use an earlier moment")) from error
+    namespace = None if isinstance(query.namespace, UnsetType) else query.namespace
+    return json_answer(await request.plane.calendar(since=since, until=until, namespace=namespace))
 
 
 _HANDLERS: Final[Mapping[str, Handler]] = {"costs": _list_costs, "calendar": _get_calendar}

@@ -1,6 +1,5 @@
 """What-if plans: begin one, ask how far it is, read its result, or end it."""
 
-from datetime import datetime
 from typing import Final
 
 from lcm.api.http.answers import NO_CONTENT, Answer, json_answer
@@ -34,24 +33,25 @@ class PlanReport(str):
 
 async def _begin_plan(request: Request) -> Answer:
     wish = await request.read(PlanWish)
-    plans = _planner_or_refused(request)
-    standing = await _read_baseline(request.plane, request.shared.clock.now()) if wish.from_now else None
+    plans = request.shared.plans
+    if plans is None:
+        raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
+    standing = None
+    if wish.from_now:
+        plane = request.plane
+        standing = PlanBaseline(
+            at=request.shared.clock.now(),
+            definitions=await _list_all(plane, LabletDefinition),
+            templates=await _list_all(plane, WorkerTemplate),
+            pools=await _list_all(plane, LabWorkerPool),
+            sessions=await _list_all(plane, LabletSession),
+            reservations=await _list_all(plane, Reservation),
+        )
     try:
         job = await plans.begin(wish, request.signed_in.name, standing)
     except Throttled as error:
         raise Declined(RATE_LIMITED, str(error), wait=error.after.total_seconds()) from error
     return json_answer(job, _ACCEPTED)
-
-
-async def _read_baseline(plane: Plane, now: datetime) -> PlanBaseline:
-    return PlanBaseline(
-        at=now,
-        definitions=await _list_all(plane, LabletDefinition),
-        templates=await _list_all(plane, WorkerTemplate),
-        pools=await _list_all(plane, LabWorkerPool),
-        sessions=await _list_all(plane, LabletSession),
-        reservations=await _list_all(plane, Reservation),
-    )
 
 
 async def _list_all(plane: Plane, kind: type[R]) -> tuple[R, ...]:
@@ -75,12 +75,6 @@ async def _get_report(request: Request) -> Answer:
 async def _cancel_plan(request: Request) -> Answer:
     await _planner_or_gone(request).cancel(request.params[0])
     return NO_CONTENT
-
-
-def _planner_or_refused(request: Request) -> Planner:
-    if request.shared.plans is None:
-        raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
-    return request.shared.plans
 
 
 def _planner_or_gone(request: Request) -> Planner:
@@ -107,7 +101,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/api/plan/{id}",
         _get_plan,
         "getPlan",
-        "Tell how far a plan is, or what came of it; kept for an hour by the process that made it",
+        "Read the progress or the result of a plan; the process that made it keeps it for an hour",
         policy=_STAFF,
         answer=PlanJob,
     ),

@@ -19,7 +19,7 @@ from lcm.model.access.secret import holds_secrets
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import DEFAULT_NAMESPACE, Part
 from lcm.model.base.selector import EVERYTHING, parse_selector
-from lcm.model.kinds.registry import KINDS, Kind, Resource
+from lcm.model.kinds.registry import KINDS, Kind
 
 IF_MATCH: Final = "If-Match"
 
@@ -53,11 +53,14 @@ class ResourceHandlers:
         query, key, plane = request.query(DryQuery), request.idempotency_key, request.write_plane
         wanted = request.shared.core.read(await request.document(), self._struct)
         made = await plane.create(wanted, dry_run=query.dry_run, request=key)
-        return resource_answer(made, 201, () if query.dry_run else ((b"location", self._location(made)),))
+        namespace = made.metadata.namespace
+        within = "" if namespace == DEFAULT_NAMESPACE else f"?namespace={namespace}"
+        location = f"/api/{self._kind.plural}/{made.metadata.name}{within}".encode()
+        return resource_answer(made, 201, () if query.dry_run else ((b"location", location),))
 
     async def get(self, request: Request) -> Answer:
         """Answer one object."""
-        ref = self._ref(request, request.query(OneQuery))
+        ref = request.ref(self._struct, request.query(OneQuery).namespace)
         found = await request.plane.get(ref)
         if found is None:
             raise missing_error(ref)
@@ -66,14 +69,14 @@ class ResourceHandlers:
     async def replace(self, request: Request) -> Answer:
         """Replace an object by a document."""
         query, at, plane = request.query(WriteQuery), request.if_match, request.write_plane
-        ref = self._ref(request, query)
+        ref = request.ref(self._struct, query.namespace)
         document = await self._with_address(request, ref, await request.document())
         return resource_answer(await plane.put(ref, document, at=at, dry_run=query.dry_run))
 
     async def patch(self, request: Request) -> Answer:
         """Merge a document into an object."""
         query, at, plane = request.query(WriteQuery), request.if_match, request.write_plane
-        ref = self._ref(request, query)
+        ref = request.ref(self._struct, query.namespace)
         document = await request.document()
         if not isinstance(document, Mapping):
             raise Invalid(Fault("document", "not an object", "send the fields that are to change"))
@@ -82,17 +85,8 @@ class ResourceHandlers:
     async def delete(self, request: Request) -> Answer:
         """Request the deletion of an object."""
         query, at = request.query(WriteQuery), request.if_match
-        return resource_answer(
-            await request.write_plane.delete(self._ref(request, query), at=at, dry_run=query.dry_run)
-        )
-
-    def _ref(self, request: Request, query: OneQuery) -> Ref[Any]:
-        return request.ref(self._struct, query.namespace)
-
-    def _location(self, made: Resource) -> bytes:
-        namespace = made.metadata.namespace
-        within = "" if namespace == DEFAULT_NAMESPACE else f"?namespace={namespace}"
-        return f"/api/{self._kind.plural}/{made.metadata.name}{within}".encode()
+        ref = request.ref(self._struct, query.namespace)
+        return resource_answer(await request.write_plane.delete(ref, at=at, dry_run=query.dry_run))
 
     async def _with_address(self, request: Request, ref: Ref[Any], document: object) -> object:
         """Check a document's name against the path, which may hold a uid, and fill in what it leaves out."""
@@ -149,7 +143,7 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         many,
         of.create,
         f"create{name}",
-        f"Make a {name}",
+        f"Create a {name}",
         **common,
         policy=write,
         query=DryQuery,
@@ -169,7 +163,7 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         body=Patch(struct),
         body_media=patch,
     )
-    yield Route(DELETE, one, of.delete, f"delete{name}", f"Ask for a {name} to go", **changing)
+    yield Route(DELETE, one, of.delete, f"delete{name}", f"Delete a {name}", **changing)
 
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -226,12 +220,13 @@ def _body_type(action: type[Action]) -> type[Part]:
 def _action_routes(kind: Kind) -> Iterator[Route]:
     for action in ACTIONS.get(kind.name, ()):
         verb, body = str(action.__struct_config__.tag), _body_type(action)
+        first, *rest = verb.split("-")
         needed = any(field.required for field in msgspec.structs.fields(action))
         yield Route(
             POST,
             f"/api/{kind.plural}/{{id}}/{verb}",
             _action_handler(kind, action, body, needed=needed),
-            f"{_camel_case(verb)}{kind.name}",
+            f"{first}{''.join(map(str.title, rest))}{kind.name}",
             (action.__doc__ or "").rstrip("."),
             policy=policy_for(kind, Verb.ACT),
             kind=kind,
@@ -241,11 +236,6 @@ def _action_routes(kind: Kind) -> Iterator[Route]:
             answer=kind.struct,
             headers=(IDEMPOTENCY_KEY,),
         )
-
-
-def _camel_case(verb: str) -> str:
-    first, *rest = verb.split("-")
-    return first + "".join(map(str.title, rest))
 
 
 ACTION_ROUTES: Final[tuple[Route, ...]] = tuple(route for kind in KINDS.values() for route in _action_routes(kind))

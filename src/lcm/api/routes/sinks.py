@@ -37,7 +37,7 @@ from lcm.model.kinds.sink import (
 )
 
 STAFF_POLICY: Final = Policy(STAFF)
-ADMIN_POLICY: Final = Policy(ADMINS)
+
 _LONGEST_PAGE: Final = 200
 _DECODE_ERRORS: Final = (ValueError, RecursionError)
 """What base64 and msgspec raise for input that they cannot read; their own errors are ValueErrors."""
@@ -118,8 +118,14 @@ async def _list_dead_letters(request: Request) -> Answer:
     letters = await sinks.list_dead_letters(request.shared.core.store, stored.metadata.name)
     left = [one for one in letters if after is None or _cursor_key(one) > after]
     page = left[: query.limit]
-    cursor = _encode_cursor(page[-1]) if len(left) > len(page) else None
-    return json_answer(DeadLetterList(tuple(map(_dead_letter_line, page)), cursor))
+    cursor = None
+    if len(left) > len(page):
+        cursor = base64.urlsafe_b64encode(msgspec.json.encode(_cursor_key(page[-1]))).decode()
+    lines = [
+        DeadLetterLine(EventLine.of(one.event_id, one.event), one.attempts, one.last_error, one.at, one.replay)
+        for one in page
+    ]
+    return json_answer(DeadLetterList(tuple(lines), cursor))
 
 
 async def _replay_dead_letters(request: Request) -> Answer:
@@ -211,17 +217,8 @@ def _sink_view(sink: Sink, status: SinkStatus | None) -> ShownSink:
     )
 
 
-def _dead_letter_line(letter: DeadLetter) -> DeadLetterLine:
-    line = EventLine.of(letter.event_id, letter.event)
-    return DeadLetterLine(line, letter.attempts, letter.last_error, letter.at, letter.replay)
-
-
 def _cursor_key(letter: DeadLetter) -> _CursorKey:
     return letter.at, letter.event.time, letter.event_id
-
-
-def _encode_cursor(letter: DeadLetter) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_cursor_key(letter))).decode()
 
 
 def _decode_cursor(cursor: str) -> _CursorKey:
@@ -233,23 +230,27 @@ def _decode_cursor(cursor: str) -> _CursorKey:
 
 
 _SINK_PATH: Final = "/api/sinks/{id}"
-_WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": ADMIN_POLICY, "query": DryQuery, "answer": ShownSink}
+_WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": Policy(ADMINS), "query": DryQuery, "answer": ShownSink}
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(
-        GET, "/api/sinks", _list_sinks, "showSinks", "List who is sent events", policy=STAFF_POLICY, answer=ShownSinks
-    ),
+    Route(GET, "/api/sinks", _list_sinks, "showSinks", "List sinks", policy=STAFF_POLICY, answer=ShownSinks),
     Route(
         POST,
         "/api/sinks",
         _create_sink,
         "addSink",
-        "Send events to somebody",
+        "Create a sink",
         **_WRITE_OPTIONS,
         body=ShownSink,
         status=201,
     ),
     Route(
-        GET, _SINK_PATH, _get_sink, "showSink", "Read a sink and how it fares", policy=STAFF_POLICY, answer=ShownSink
+        GET,
+        _SINK_PATH,
+        _get_sink,
+        "showSink",
+        "Read a sink and its delivery status",
+        policy=STAFF_POLICY,
+        answer=ShownSink,
     ),
     Route(
         PUT,
@@ -266,7 +267,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _SINK_PATH,
         _delete_sink,
         "removeSink",
-        "Send a sink nothing more, and forget its dead letters",
+        "Delete a sink and its dead letters",
         **_WRITE_OPTIONS,
         headers=(IF_MATCH,),
     ),
@@ -275,7 +276,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         f"{_SINK_PATH}/dead-letters",
         _list_dead_letters,
         "listDeadLetters",
-        "List the events that a sink did not take",
+        "List the events that a sink did not accept",
         policy=STAFF_POLICY,
         query=DeadLetterQuery,
         answer=DeadLetterList,

@@ -29,7 +29,7 @@ from lcm.model.kinds.worker import LabWorker, coarse_status
 
 HEARTBEAT_SECONDS: Final = 5.0
 _ID: Final = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,15})\.([0-9]{1,15})")
-_HEARTBEAT: Final = b": alive\n\n"
+
 _RETRY: Final = b"retry: 2000\n\n"
 _encode: Final = msgspec.json.Encoder().encode
 EventId = Annotated[str, Meta(max_length=128)]
@@ -51,7 +51,7 @@ class EventFilters(Part):
 class EventsQuery(EventFilters):
     """Which events to receive. `last_event_id` is for clients that cannot send the header of that name."""
 
-    snapshot: Annotated[bool, Meta(description="tell a new client first how things stand")] = True
+    snapshot: Annotated[bool, Meta(description="send a new client the current state first")] = True
     last_event_id: EventId = ""
 
 
@@ -76,13 +76,8 @@ class EventSubscription:
             and (not self.definition_id or event.definition_id == self.definition_id)
             and (not self.owner_id or event.owner == self.owner_id)
             and (not self.worker_id or event.worker_id == self.worker_id)
-            and self._matches_type(event.type)
+            and (not (self.types or self.families) or event.type in self.types or event.type.startswith(self.families))
         )
-
-    def _matches_type(self, kind: str) -> bool:
-        if not self.types and not self.families:
-            return True
-        return kind in self.types or kind.startswith(self.families)
 
 
 class WorkerLine(Part):
@@ -135,10 +130,10 @@ async def _stream_frames(
     while True:
         if at is None:
             at = Position(feed.revision, WHOLE_COMMIT)
-            yield _notice_frame(b"reset" if brought else b"hello", at, feed.epoch)
+            yield b"%s\nevent: %s\ndata: {}\n\n" % (_id_line(at, feed.epoch), b"reset" if brought else b"hello")
             if snapshot:
                 async for lines in _read_snapshot(request.plane):
-                    yield _data_frame(b"snapshot", lines)
+                    yield b"event: snapshot\ndata: %s\n\n" % _encode(lines)
         after = at.revision
         try:
             async for missed, after in feed.read_missed(wanted, at):  # noqa: B007 - the last one is where to join
@@ -160,7 +155,7 @@ async def send_heartbeats(feed: Feed) -> None:
     """Send every client a heartbeat now and then; this is also when a stream notices that its token is over."""
     while True:
         await asyncio.sleep(HEARTBEAT_SECONDS)
-        feed.broadcast(_HEARTBEAT)
+        feed.broadcast(b": alive\n\n")
 
 
 async def _read_snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
@@ -204,14 +199,6 @@ def parse_event_id(brought: str, epoch: str) -> Position | None:
 
 def _id_line(at: Position, epoch: str) -> bytes:
     return b"id: %s.%d.%d" % (epoch.encode(), at.revision, at.place)
-
-
-def _notice_frame(name: bytes, at: Position, epoch: str) -> bytes:
-    return b"%s\nevent: %s\ndata: {}\n\n" % (_id_line(at, epoch), name)
-
-
-def _data_frame(name: bytes, data: Part) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name, _encode(data))
 
 
 def _worker_line(worker: LabWorker) -> WorkerLine:

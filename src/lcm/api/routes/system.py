@@ -12,11 +12,10 @@ from lcm.control.plane.wire import Who
 from lcm.model.base.errors import LcmError
 
 _STORE_TIMEOUT_SECONDS: Final = 1.0
-_ALIVE: Final = json_answer(Health())
 
 
 async def _healthz(_: Request) -> Answer:
-    return _ALIVE
+    return json_answer(Health())
 
 
 async def _readyz(request: Request) -> Answer:
@@ -52,13 +51,13 @@ async def _check_readiness(shared: RequestContext) -> tuple[int | None, dict[str
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(GET, "/healthz", _healthz, "healthz", "Tell whether the process answers", policy=PUBLIC, answer=Health),
+    Route(GET, "/healthz", _healthz, "healthz", "Check whether the process answers", policy=PUBLIC, answer=Health),
     Route(
         GET,
         "/readyz",
         _readyz,
         "readyz",
-        "Tell whether requests can be served",
+        "Check whether requests can be served",
         policy=PUBLIC,
         answer=Readiness,
         also=(503,),
@@ -68,7 +67,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/metrics",
         _metrics,
         "metrics",
-        "Read what was counted, for Prometheus",
+        "Read metrics in the format of Prometheus",
         policy=STAFF_AND_SERVICES,
         answer=str,
         answer_media=MEDIA,
@@ -82,5 +81,5 @@ ROUTES: Final[tuple[Route, ...]] = (
         policy=PUBLIC,
         answer=Description,
     ),
-    Route(GET, "/api/whoami", _whoami, "whoami", "Tell who the caller is", policy=SIGNED_IN, answer=Who),
+    Route(GET, "/api/whoami", _whoami, "whoami", "Read who the caller is", policy=SIGNED_IN, answer=Who),
 )

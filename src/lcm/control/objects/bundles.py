@@ -181,7 +181,7 @@ def _op_size(op: Op) -> int:
 MOST_FAULTS: Final = 500
 """The most faults that are reported for one request."""
 
-_MORE_FAULTS: Final = Fault("documents", "and more faults", "correct those told first")
+_MORE_FAULTS: Final = Fault("documents", "and more faults", "correct the faults above first")
 
 
 @dataclass(slots=True)

@@ -110,7 +110,8 @@ class WebhookPolicy:
 
     def permits(self, address: Address) -> bool:
         """Return True if a connection to this address may be opened."""
-        plain = _unwrap_ipv4(address)
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        plain = mapped or address
         return any(plain in network for network in self.networks) or _is_global(plain)
 
     def check_addresses(self, answers: Sequence[str]) -> list[Address]:
@@ -215,11 +216,6 @@ def _parse_address(answer: str) -> Address:
     return address
 
 
-def _unwrap_ipv4(address: Address) -> Address:
-    """Return the IPv4 address inside an IPv4-mapped IPv6 address; any other address unchanged."""
-    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
-
-
 def _is_global(address: Address) -> bool:
     """Return True if the address is on the public internet.
 
@@ -254,14 +250,7 @@ def sign_request(event_id: str, body: bytes, secrets: Iterable[Secret], *, now: 
     return {**headers, SIGNATURE_HEADER: " ".join(signatures)} if signatures else headers
 
 
-def verify(
-    headers: Mapping[str, str],
-    body: bytes,
-    secrets: Iterable[Secret],
-    *,
-    now: datetime,
-    tolerance: timedelta = TOLERANCE,
-) -> str:
+def verify(headers: Mapping[str, str], body: bytes, secrets: Iterable[Secret], *, now: datetime) -> str:
     """Return the id of a request that was signed recently with one of the secrets; else raise Refused.
 
     Header names may be in any case. Remember recent ids: an event may arrive more than once.
@@ -270,7 +259,7 @@ def verify(
     event_id, seconds, signatures = (found.get(name, "") for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER))
     if not (event_id and _SECONDS.fullmatch(seconds)):
         raise Refused("the request names no id, or no time")
-    if abs(datetime.fromtimestamp(int(seconds), UTC) - now) > tolerance:
+    if abs(datetime.fromtimestamp(int(seconds), UTC) - now) > TOLERANCE:
         raise Refused("the request was signed too long ago, or by a wrong clock")
     given = [one for one in signatures.split() if one.startswith(_VERSION_PREFIX)]
     wanted = [_VERSION_PREFIX + _compute_mac(secret, event_id, seconds, body) for secret in secrets]

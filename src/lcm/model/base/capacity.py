@@ -54,7 +54,8 @@ def utilization(used: Amount, declared: Amount) -> dict[str, float]:
 
     A dimension of size zero counts as full as soon as anything uses it.
     """
-    return {name: _fraction(getattr(used, name), getattr(declared, name)) for name in DIMENSIONS}
+    pairs = {name: (getattr(used, name), getattr(declared, name)) for name in DIMENSIONS}
+    return {name: part / whole if whole else float(part > 0) for name, (part, whole) in pairs.items()}
 
 
 class Claim(Part):
@@ -135,10 +136,6 @@ def _combine(left: Amount, right: Amount, sign: int) -> Amount:
         ports=left.ports + sign * right.ports,
         labs=left.labs + sign * right.labs,
     )
-
-
-def _fraction(used: int, declared: int) -> float:
-    return used / declared if declared else float(used > 0)
 
 
 ZERO_AMOUNT = Amount()

@@ -11,12 +11,8 @@ from lcm.model.kinds.worker import AwsSpec
 
 Document = Mapping[str, Any]
 _REGION_FIELDS: Final = {"ami_id", "vpc_id", "subnet_ids", "security_group_ids"}
-_NETWORK_FIELDS: Final = {"vpc_id", "subnet_ids", "security_group_ids"}
-
-
-_AWS_FIELDS: Final = _REGION_FIELDS | {"region", "instance_type", "iam_instance_profile"}
 _WORKER_FIELDS: Final = {
-    "aws": dict.fromkeys(sorted(_AWS_FIELDS)),
+    "aws": dict.fromkeys(sorted(_REGION_FIELDS | {"region", "instance_type", "iam_instance_profile"})),
     "cml": dict.fromkeys(("admin_username", "admin_password", "license_token", "license_flavour", "telemetry")),
     "idle": dict.fromkeys(("threshold_minutes", "warn_minutes")),
 }
@@ -75,16 +71,15 @@ def _fit_aws(said: Document, given: Document) -> dict[str, Any]:
     if said.get("region", usual) != usual:
         unfit |= _REGION_FIELDS
     if "vpc_id" in said or "subnet_ids" in said:
-        unfit |= _NETWORK_FIELDS
+        unfit |= _REGION_FIELDS - {"ami_id"}
     return {name: value for name, value in given.items() if name not in unfit}
 
 
 def _fit_pool(said: Document, given: Document) -> dict[str, Any]:
     limits = _get_part(said, "thresholds"), _get_part(given, "thresholds")
+    thresholds = _drop_crossed_bounds(*limits, "cpu_scale_down", "cpu_scale_up", equal=False)
     bounded = _drop_crossed_bounds(said, given, "min_workers", "max_workers", equal=True)
-    return _replace_parts(
-        bounded, thresholds=_drop_crossed_bounds(*limits, "cpu_scale_down", "cpu_scale_up", equal=False)
-    )
+    return _replace_parts(bounded, thresholds=thresholds)
 
 
 def _drop_crossed_bounds(said: Document, given: Document, low: str, high: str, *, equal: bool) -> dict[str, Any]:

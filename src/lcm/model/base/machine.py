@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from lcm.model.base.errors import IllegalStep
-from lcm.model.base.resource import PhaseChange, Status, format_history
+from lcm.model.base.resource import Status, format_history
 
 P = TypeVar("P", bound=StrEnum)
 
@@ -79,24 +79,24 @@ class StateMachine(Generic[P]):
         Raises IllegalStep, with the object's history, when no step allows the change.
         """
         ways = self.find(source, target)
+        mine = [step for step in ways if step.by == by]
         if not ways:
             allowed = ", ".join(dict.fromkeys(step.target for step in self.steps if step.source is source)) or "nothing"
-            raise self._illegal_step(source, target, by, f"from {source} only {allowed} may follow", status.history)
-        mine = [step for step in ways if step.by == by]
-        if not mine:
-            raise self._illegal_step(
-                source, target, by, f"only {', '.join(step.by for step in ways)} may", status.history
-            )
-        missing = [need for need in mine[0].needs if not _has_any(status, need)]
-        if missing:
-            raise self._illegal_step(source, target, by, f"status lacks {', '.join(missing)}", status.history)
-        barred = [bar for bar in mine[0].bars if _has_any(status, bar)]
-        if barred:
-            raise self._illegal_step(source, target, by, f"status still holds {', '.join(barred)}", status.history)
-        other = [f"{path} is not {value}" for path, value in mine[0].equals if _read_path(status, path) != value]
-        if other:
-            raise self._illegal_step(source, target, by, ", ".join(other), status.history)
-        return mine[0]
+            why = f"from {source} only {allowed} may follow"
+        elif not mine:
+            why = f"only {', '.join(step.by for step in ways)} may"
+        elif missing := [need for need in mine[0].needs if not _has_any(status, need)]:
+            why = f"status lacks {', '.join(missing)}"
+        elif barred := [bar for bar in mine[0].bars if _has_any(status, bar)]:
+            why = f"status still holds {', '.join(barred)}"
+        elif other := [f"{path} is not {value}" for path, value in mine[0].equals if _read_path(status, path) != value]:
+            why = ", ".join(other)
+        else:
+            return mine[0]
+        story = format_history(status.history)
+        raise IllegalStep(
+            f"{self.name} {source} -> {target} by {by}: {why}" + (f"\nits story:\n{story}" if story else "")
+        )
 
     def deadline(self, phase: P, status: Status) -> tuple[datetime, PhaseLimit[P]] | None:
         """Return until when a phase may last, and its limit.
@@ -110,12 +110,6 @@ class StateMachine(Generic[P]):
             moment = _read_path(status, limit.after)
             return (moment, limit) if isinstance(moment, datetime) else None
         return (status.history[-1].at + limit.after, limit) if status.history else None
-
-    def _illegal_step(self, source: P, target: P, by: str, why: str, history: Sequence[PhaseChange]) -> IllegalStep:
-        told = format_history(history)
-        return IllegalStep(
-            f"{self.name} {source} -> {target} by {by}: {why}" + (f"\nits story:\n{told}" if told else "")
-        )
 
 
 def describe_machine(machine: StateMachine[P]) -> str:
@@ -167,12 +161,9 @@ def _describe_span(after: timedelta | str) -> str:
 
 
 def _has_any(status: Status, need: str) -> bool:
-    return any(_is_set(_read_path(status, path)) for path in need.split("|"))
-
-
-def _is_set(value: object) -> bool:
     # Zero and an empty mapping count as set: a lab without ports was allocated an empty mapping.
-    return value is not None and value is not False and value not in ("", ())
+    values = [_read_path(status, path) for path in need.split("|")]
+    return any(value is not None and value is not False and value not in ("", ()) for value in values)
 
 
 def _read_path(status: Status, path: str) -> object:

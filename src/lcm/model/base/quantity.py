@@ -16,12 +16,13 @@ from lcm.model.base.errors import Fault, Invalid
 _MAX_AMOUNT: Final = 999_999_999
 """More than any machine has, with few enough digits to be parsed again."""
 
-_MB_BY_UNIT: Final = {"Mi": 1, "M": 1, "Gi": 1024, "G": 1024}
 _NUMBER: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})"
-_CPU: Final = re.compile(_NUMBER + r"(m?)")
-_MEMORY: Final = re.compile(_NUMBER + r"(Mi|Gi|M|G)")
-_CPU_REMEDY: Final = 'write cores such as "2", "0.5" or "500m"'
-_MEMORY_REMEDY: Final = 'write a number and a unit such as "512Mi", "4Gi", "512M" or "4G"'
+_UNITS: Final = {"CPU": {"": 1000, "m": 1}, "memory": {"Mi": 1, "M": 1, "Gi": 1024, "G": 1024}}
+_FORMS: Final = {"CPU": re.compile(_NUMBER + r"(m?)"), "memory": re.compile(_NUMBER + r"(Mi|Gi|M|G)")}
+_REMEDIES: Final = {
+    "CPU": 'write cores such as "2", "0.5" or "500m"',
+    "memory": 'write a number and a unit such as "512Mi", "4Gi", "512M" or "4G"',
+}
 
 
 class Quantity(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ def parse_limits(limits: object) -> Quantity:
         except Invalid as error:
             faults.extend(error.faults)
     faults += [
-        Fault(f"resource_limits.{name}", "missing", _CPU_REMEDY if name == "cpu" else _MEMORY_REMEDY)
+        Fault(f"resource_limits.{name}", "missing", _REMEDIES["CPU" if name == "cpu" else name])
         for name in amounts
         if name not in limits
     ]
@@ -73,25 +74,22 @@ def parse_limits(limits: object) -> Quantity:
 
 def parse_cpu(text: object) -> int:
     """Parse an amount of CPU into thousandths of a core."""
-    found = _CPU.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise Invalid(Fault("resource_limits.cpu", f"{text!r} is no amount of CPU", _CPU_REMEDY))
-    number, unit = found.groups()
-    return _check_amount("cpu", text, Decimal(number) * (1 if unit else 1000), _CPU_REMEDY)
+    return _parse_amount("CPU", text)
 
 
 def parse_memory(text: object) -> int:
     """Parse an amount of memory into MB."""
-    found = _MEMORY.fullmatch(text) if isinstance(text, str) else None
+    return _parse_amount("memory", text)
+
+
+def _parse_amount(what: str, text: object) -> int:
+    path, remedy = f"resource_limits.{what.lower()}", _REMEDIES[what]
+    found = _FORMS[what].fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise Invalid(Fault("resource_limits.memory", f"{text!r} is no amount of memory", _MEMORY_REMEDY))
-    number, unit = found.groups()
-    return _check_amount("memory", text, Decimal(number) * _MB_BY_UNIT[unit], _MEMORY_REMEDY)
-
-
-def _check_amount(name: str, text: object, amount: Decimal, remedy: str) -> int:
+        raise Invalid(Fault(path, f"{text!r} is no amount of {what}", remedy))
+    amount = Decimal(found[1]) * _UNITS[what][found[2]]
     if amount <= 0:
-        raise Invalid(Fault(f"resource_limits.{name}", f"{text!r} is nothing", remedy))
+        raise Invalid(Fault(path, f"{text!r} is nothing", remedy))
     if amount > _MAX_AMOUNT:
-        raise Invalid(Fault(f"resource_limits.{name}", f"{text!r} is more than any machine has", remedy))
+        raise Invalid(Fault(path, f"{text!r} is more than any machine has", remedy))
     return int(amount.to_integral_value(rounding="ROUND_CEILING"))

@@ -152,10 +152,7 @@ def with_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Con
 
 def find_condition(conditions: Sequence[Condition], name: str) -> Condition | None:
     """Return the condition of this type; None means that it was never set."""
-    for one in conditions:
-        if one.type == name:
-            return one
-    return None
+    return next((one for one in conditions if one.type == name), None)
 
 
 def with_change(history: Sequence[PhaseChange], change: PhaseChange) -> tuple[PhaseChange, ...]:

@@ -23,7 +23,6 @@ _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\
 LINE_BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 BYTE_ORDER_MARK: Final = "\ufeff"
 _RESOLVER: Final = yaml.resolver.Resolver()
-_TAG_PREFIX: Final = "tag:yaml.org,2002:"
 
 
 class YamlScalar(msgspec.Struct, frozen=True, gc=False):
@@ -130,7 +129,12 @@ def decode_text(data: bytes) -> tuple[str, bool]:
 
     Invalid names the line of a byte or character that cannot be read.
     """
-    text = _decode_utf8(data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = 1 + count_breaks(data[: error.start].decode(), 0, error.start)
+        fault = Fault(f"line {line}", f"the byte 0x{data[error.start]:02X} is not UTF-8", "save the file as UTF-8")
+        raise Invalid(fault) from error
     has_bom = text.startswith(BYTE_ORDER_MARK)
     text = text.removeprefix(BYTE_ORDER_MARK)
     if found := _UNPRINTABLE.search(text):
@@ -143,7 +147,7 @@ def decode_text(data: bytes) -> tuple[str, bool]:
 def kind_of(value: str) -> str:
     """Return the type that YAML 1.1 resolves an unquoted text to."""
     tag: str = _RESOLVER.resolve(yaml.ScalarNode, value, (True, False))  # type: ignore[no-untyped-call]
-    return tag.removeprefix(_TAG_PREFIX)
+    return tag.removeprefix("tag:yaml.org,2002:")
 
 
 def quote_text(value: str) -> str:
@@ -154,15 +158,6 @@ def quote_text(value: str) -> str:
 def count_breaks(text: str, begin: int, end: int) -> int:
     """Return how many lines end between two positions."""
     return sum(1 for _ in LINE_BREAK.finditer(text, begin, end))
-
-
-def _decode_utf8(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = 1 + count_breaks(data[: error.start].decode(), 0, error.start)
-        fault = Fault(f"line {line}", f"the byte 0x{data[error.start]:02X} is not UTF-8", "save the file as UTF-8")
-        raise Invalid(fault) from error
 
 
 class _FatalFlawError(Exception):
@@ -194,25 +189,26 @@ class _TreeBuilder:
 
     def build(self, text: str) -> None:
         loader = yaml.CLoader(text)
+        handlers, happenings, most = self._handlers, self.happenings, self._limits.events
+        next_event: Callable[[], Any] = loader.get_event
         try:
-            self._take_events(loader.get_event)
+            while (event := next_event()) is not None:
+                handler = handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
+                    if len(happenings) > most:
+                        self._report("events", event.start_mark.line + 1, str(most))
         except yaml.MarkedYAMLError as error:
-            self._tell(_syntax_flaw(error))
+            mark = error.problem_mark or error.context_mark
+            assert mark is not None, "libyaml says where"
+            problem, context = error.problem or "", error.context or ""
+            self._tell(YamlFlaw(kind="syntax", line=mark.line + 1, text=problem, context=context, column=mark.column))
         except yaml.reader.ReaderError as error:
             self._tell(YamlFlaw(kind="character", line=1, text=error.reason))
         except _FatalFlawError:
             pass  # reported where it was found
         finally:
             loader.dispose()
-
-    def _take_events(self, next_event: Callable[[], Any]) -> None:
-        verbs, happenings, most = self._handlers, self.happenings, self._limits.events
-        while (event := next_event()) is not None:
-            verb = verbs.get(type(event))
-            if verb is not None:
-                verb(event)
-                if len(happenings) > most:
-                    self._report("events", event.start_mark.line + 1, str(most))
 
     def _on_scalar(self, event: Any) -> None:  # noqa: ANN401 - libyaml's events have no types
         begin, finish = event.start_mark, event.end_mark
@@ -312,11 +308,3 @@ class _TreeBuilder:
         if isinstance(top, YamlList):
             return f"[{len(top.members)}]"
         return f".{shorten_text(key.value, _MAX_QUOTED_LENGTH)}" if key is not None else ""
-
-
-def _syntax_flaw(error: yaml.MarkedYAMLError) -> YamlFlaw:
-    mark = error.problem_mark or error.context_mark
-    assert mark is not None, "libyaml says where"
-    return YamlFlaw(
-        kind="syntax", line=mark.line + 1, text=error.problem or "", context=error.context or "", column=mark.column
-    )

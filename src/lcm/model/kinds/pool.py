@@ -202,9 +202,9 @@ POOL_MACHINE: Final = StateMachine(
         PhaseStep(_P.INITIALIZING, _P.READY, _BY, "the wanted minimum is ready"),
         PhaseStep(_P.INITIALIZING, _P.FAILED, _BY, "the wanted minimum did not come up", ("last_error",)),
         PhaseStep(_P.FAILED, _P.INITIALIZING, _BY, "tried again"),
-        PhaseStep(_P.READY, _P.SCALING_UP, _BY, "a seat must be opened"),
+        PhaseStep(_P.READY, _P.SCALING_UP, _BY, "a planned worker must be started"),
         PhaseStep(_P.SCALING_UP, _P.READY, _BY, "the workers asked for are there, or given up", ("scaled_up_at",)),
-        PhaseStep(_P.READY, _P.SCALING_DOWN, _BY, "a seat is not needed"),
+        PhaseStep(_P.READY, _P.SCALING_DOWN, _BY, "a planned worker is not needed"),
         PhaseStep(_P.SCALING_DOWN, _P.READY, _BY, "the workers given up are gone", ("scaled_down_at",)),
         *(
             PhaseStep(phase, _P.DRAINING, CONTROL_PLANE, "deleted")

@@ -143,13 +143,13 @@ def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
 
 def _recurs_on(series: Recurrence, first: date, day: date) -> bool:
     if series.every == "day":
-        return (day - first).days % series.interval == 0 and _is_on_weekday(series, day, default=True)
-    week = (day - timedelta(days=day.weekday()) - (first - timedelta(days=first.weekday()))).days // 7
-    return week % series.interval == 0 and _is_on_weekday(series, day, default=day.weekday() == first.weekday())
-
-
-def _is_on_weekday(series: Recurrence, day: date, *, default: bool) -> bool:
-    return tuple(Weekday)[day.weekday()] in series.weekdays if series.weekdays else default
+        steps, on_day = (day - first).days, True
+    else:
+        steps = (day - timedelta(days=day.weekday()) - (first - timedelta(days=first.weekday()))).days // 7
+        on_day = day.weekday() == first.weekday()
+    if series.weekdays:
+        on_day = tuple(Weekday)[day.weekday()] in series.weekdays
+    return steps % series.interval == 0 and on_day
 
 
 _P = ReservationPhase

@@ -176,7 +176,11 @@ def _session_time(session: LabletSession) -> Iterator[Fault]:
         return
     if start is None or end is None:
         missing = "timeslot_start" if start is None else "timeslot_end"
-        yield Fault(f"spec.{missing}", "half a slot", "give both timeslot_start and timeslot_end, or neither for ASAP")
+        yield Fault(
+            f"spec.{missing}",
+            "half a slot",
+            "set both timeslot_start and timeslot_end, or neither to start as soon as possible",
+        )
         return
     yield from _check_slot(start, end)
     if spec.duration_minutes is not None and end - start != timedelta(minutes=spec.duration_minutes):
@@ -243,7 +247,7 @@ def _check_reservation_size(spec: ReservationSpec, steps: int) -> Iterator[Fault
 def _reservation_name(reservation: Reservation) -> Iterator[Fault]:
     if len(reservation.metadata.name) > MAX_RESERVATION_NAME_LENGTH:
         remedy = f"use at most {MAX_RESERVATION_NAME_LENGTH} characters"
-        yield Fault("metadata.name", "its sessions could not be named after it", remedy)
+        yield Fault("metadata.name", "too long: its sessions are named after it", remedy)
 
 
 @_rule(Reservation, "spec.recurrence")

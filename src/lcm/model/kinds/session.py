@@ -215,7 +215,11 @@ SESSION_MACHINE: Final = StateMachine(
     final=frozenset({_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED}),
     steps=(
         PhaseStep(
-            _P.PENDING, _P.SCHEDULED, SCHEDULER, "a seat or a worker is claimed for it", ("claim", "seat|worker_id")
+            _P.PENDING,
+            _P.SCHEDULED,
+            SCHEDULER,
+            "a planned or existing worker is claimed for it",
+            ("claim", "seat|worker_id"),
         ),
         PhaseStep(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
         PhaseStep(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),

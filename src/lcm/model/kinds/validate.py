@@ -16,7 +16,7 @@ import msgspec
 
 from lcm.model.base.errors import Fault, Invalid, to_fault
 from lcm.model.base.resource import API_VERSION, Metadata, Part, shorten_text
-from lcm.model.kinds.registry import KINDS, Kind, Resource
+from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.rules import RULES
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -66,7 +66,8 @@ def parse_document(document: object) -> Resource:
     if not isinstance(document, Mapping):
         raise Invalid(Fault("document", "not an object", "begin with `kind: …` and `metadata: …`"))
     check_size(document)
-    known = _find_kind(document)
+    name = document.get("kind")
+    known = KINDS.get(name) if isinstance(name, str) else None
     if known is None:
         raise Invalid(*_unknown_kind_faults(document))
     try:
@@ -110,7 +111,7 @@ def _limit_faults(faults: list[Fault], *, more: bool = False) -> list[Fault]:
     """Return as many faults as are reported, with a last one that says so if there are more."""
     if len(faults) <= MAX_FAULTS and not more:
         return faults
-    return [*faults[:MAX_FAULTS], Fault("document", "and more faults", "correct those told first")]
+    return [*faults[:MAX_FAULTS], Fault("document", "and more faults", "correct the faults above first")]
 
 
 def _broken_rules(resource: Resource, unsound: list[str]) -> list[Fault]:
@@ -126,11 +127,6 @@ def _broken_rules(resource: Resource, unsound: list[str]) -> list[Fault]:
 def _overlaps(path: str, about: str) -> bool:
     """Return True if a fault lies within the fields of a rule, or contains them."""
     return path == about or path.startswith((f"{about}.", f"{about}[")) or about.startswith(f"{path}.")
-
-
-def _find_kind(document: Mapping[str, object]) -> Kind | None:
-    name = document.get("kind")
-    return KINDS.get(name) if isinstance(name, str) else None
 
 
 def _unknown_kind_faults(document: Mapping[str, object]) -> list[Fault]:
@@ -152,7 +148,8 @@ def _convert(value: object, hint: Any, path: str, faults: _Faults) -> object:  #
     if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
         return _convert_struct(value, inner, path, faults)
     before = len(faults)
-    if not _is_overlong(value, hint):
+    limits = [meta.max_length for meta in _metas(hint) if meta.max_length is not None]
+    if not (isinstance(value, Mapping | list) and any(len(value) > limit for limit in limits)):
         _check_members(value, inner, path, faults)
     if len(faults) == before:
         _check_value(value, hint, path, faults)
@@ -186,12 +183,6 @@ def _convert_struct(value: Mapping[str, object], kind: type[S], path: str, fault
         if field.required and name not in value:
             faults.note(_join_path(path, name), "missing", _remedy_for(field.type))
     return kind(**sound)
-
-
-def _is_overlong(value: object, hint: Any) -> bool:  # noqa: ANN401 - likewise
-    """Return True if a mapping or list has more members than allowed; then they are not looked at."""
-    most = [meta.max_length for meta in _metas(hint) if meta.max_length is not None]
-    return isinstance(value, Mapping | list) and any(len(value) > one for one in most)
 
 
 def _join_path(path: str, name: object) -> str:

@@ -21,14 +21,6 @@ _UNLICENSED = (("cml.licensed", False),)
 _PHASES_UP = (_P.EC2_READY, _P.STARTING, _P.READY_UNLICENSED, _P.LICENSING, _P.READY, _P.ACTIVE, _P.DRAINING)
 
 
-def _gone_step(phase: WorkerPhase) -> PhaseStep[WorkerPhase]:
-    return PhaseStep(phase, _P.TERMINATED, _BY, "somebody terminated the instance; it was seen gone", ("ec2.gone_at",))
-
-
-def _stopped_step(phase: WorkerPhase) -> PhaseStep[WorkerPhase]:
-    return PhaseStep(phase, _P.STOPPED, _BY, "somebody stopped the instance")
-
-
 WORKER_MACHINE: Final = StateMachine(
     name="LabWorker",
     initial=_P.PENDING,
@@ -79,7 +71,7 @@ WORKER_MACHINE: Final = StateMachine(
             for phase in (_P.READY_UNLICENSED, _P.READY)
         ),
         *(
-            PhaseStep(phase, _P.STOPPING, _BY, "paused: idle, asked for, or its seat is not needed")
+            PhaseStep(phase, _P.STOPPING, _BY, "paused: idle, asked for, or its planned worker is not needed")
             for phase in (_P.READY_UNLICENSED, _P.READY)
         ),
         *(
@@ -140,8 +132,14 @@ WORKER_MACHINE: Final = StateMachine(
             equals=_UNLICENSED,
         ),
         PhaseStep(_P.FAILED, _P.TERMINATED, _BY, "given up or deleted, no instance exists", bars=_LAUNCH_FIELDS),
-        *map(_stopped_step, (*_PHASES_UP, _P.UNLICENSING)),
-        *map(_gone_step, (*_PHASES_UP, _P.UNLICENSING, _P.STOPPING, _P.STOPPED)),
+        *(
+            PhaseStep(phase, _P.STOPPED, _BY, "somebody stopped the instance")
+            for phase in (*_PHASES_UP, _P.UNLICENSING)
+        ),
+        *(
+            PhaseStep(phase, _P.TERMINATED, _BY, "somebody terminated the instance; it was seen gone", ("ec2.gone_at",))
+            for phase in (*_PHASES_UP, _P.UNLICENSING, _P.STOPPING, _P.STOPPED)
+        ),
     ),
     limits=(
         PhaseLimit(_P.PROVISIONING_EC2, EC2_LAUNCH_LIMIT, _P.FAILED, "EC2 launches within minutes or not at all"),

@@ -4,7 +4,7 @@ Called by `control.telemetry.idleness` with everything that the control plane kn
 The countdown is remembered in the previous verdict, which is stored in the worker's status.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -19,7 +19,6 @@ from lcm.model.kinds.worker import (
     IdleSignal,
     IdleVerdict,
     LabWorker,
-    LabWorkerStatus,
     WorkerPhase,
     WorkerTelemetry,
 )
@@ -73,7 +72,8 @@ def judge_worker(
     is over it is idle only if it was measured after that, so that somebody who answered the warning by
     working on it is noticed.
     """
-    until = _get_snoozed_until(worker, now)
+    until = worker.status.idle.snoozed_until if worker.status.idle else None
+    until = until if until is not None and until > now else None
     if worker.status.phase not in HOSTING_PHASES:
         reason = f"a worker is judged while it serves, not while it is {worker.status.phase}"
         return IdleVerdict(idle=False, reason=reason, judged_at=now, snoozed_until=until)
@@ -98,28 +98,19 @@ def judge_worker(
     if since is None or any(one.name not in _TEMPORARY_SIGNALS or one.active is Truth.UNKNOWN for one in busy):
         return verdict
     counted = _with_countdown(verdict, worker, since, threshold)
-    return counted if _is_measured_since(counted.pause_at, telemetry, now) else _await_measurement(counted)
+    return _await_measurement(counted, telemetry)
 
 
 def find_last_activity(worker: LabWorker, telemetry: WorkerTelemetry | None) -> datetime | None:
     """Return the time of the last activity, in CML or of the worker itself; None when unknown."""
-    status = worker.status
-    moments = (
-        telemetry.last_activity_at if telemetry else None,
-        status.ready_at,
-        _last_phase_change(status),
-    )
-    return max((one for one in moments if one is not None), default=None)
-
-
-def _last_phase_change(status: LabWorkerStatus) -> datetime | None:
-    """Return when the phase last changed. Failed attempts to get a licence do not count as activity."""
-    moment, before = None, ""
-    for change in status.history:
+    changed_at, before = None, ""
+    for change in worker.status.history:
+        # Failed attempts to get a licence do not count as activity.
         if not (change.phase == WorkerPhase.LICENSING or (before, change.phase) == _LICENSING_FAILED):
-            moment = change.at
+            changed_at = change.at
         before = change.phase
-    return moment
+    moments = (telemetry.last_activity_at if telemetry else None, worker.status.ready_at, changed_at)
+    return max((one for one in moments if one is not None), default=None)
 
 
 def is_first_warning(verdict: IdleVerdict, kept: IdleVerdict | None) -> bool:
@@ -157,14 +148,14 @@ def _with_countdown(verdict: IdleVerdict, worker: LabWorker, since: datetime, th
     )
 
 
-def _is_measured_since(pause_at: datetime | None, telemetry: WorkerTelemetry | None, now: datetime) -> bool:
+def _await_measurement(verdict: IdleVerdict, telemetry: WorkerTelemetry | None) -> IdleVerdict:
+    """Return a verdict that does not let a worker be paused before it was measured after its countdown."""
+    pause_at, now = verdict.pause_at, verdict.judged_at
     if pause_at is None or now < pause_at:
-        return True
+        return verdict
     moments = (telemetry.activity_at, telemetry.cml_at) if telemetry else (None,)
-    return all(one is not None and one >= max(pause_at, now - _MAX_MEASUREMENT_AGE) for one in moments)
-
-
-def _await_measurement(verdict: IdleVerdict) -> IdleVerdict:
+    if all(one is not None and one >= max(pause_at, now - _MAX_MEASUREMENT_AGE) for one in moments):
+        return verdict
     reason = "it is not known yet whether somebody worked on it before its countdown was over"
     return msgspec.structs.replace(verdict, idle=False, reason=reason)
 
@@ -177,11 +168,6 @@ def _significant_parts(verdict: IdleVerdict) -> tuple[object, ...]:
 _NO_PARTS: Final = (False, None, None, None, None, ())
 
 
-def _get_snoozed_until(worker: LabWorker, now: datetime) -> datetime | None:
-    until = worker.status.idle.snoozed_until if worker.status.idle else None
-    return until if until is not None and until > now else None
-
-
 def _switched_off_signal(worker: LabWorker) -> IdleSignal:
     if worker.spec.idle.enabled:
         return _quiet_signal(SWITCHED_OFF, "it may be paused")
@@ -189,14 +175,16 @@ def _switched_off_signal(worker: LabWorker) -> IdleSignal:
 
 
 def _sessions_signal(sessions: Sequence[LabletSession]) -> IdleSignal:
-    count = sum(one.status.phase in ON_WORKER_PHASES or _starts_at_once(one) for one in sessions)
+    waiting = [one for one in sessions if one.status.phase is SessionPhase.SCHEDULED and _start_of(one) is None]
+    count = len(waiting) + sum(one.status.phase in ON_WORKER_PHASES for one in sessions)
     if not count:
         return _quiet_signal(SESSIONS, "no session is on it")
     return _active_signal(SESSIONS, f"{count} {'session is' if count == 1 else 'sessions are'} on it")
 
 
 def _booked_soon_signal(sessions: Sequence[LabletSession], horizon: datetime) -> IdleSignal:
-    first = min(_scheduled_starts(sessions), default=None)
+    starts = [_start_of(one) for one in sessions if one.status.phase is SessionPhase.SCHEDULED]
+    first = min((start for start in starts if start is not None), default=None)
     if first is None or first > horizon:
         return _quiet_signal(
             BOOKED_SOON, "nothing is booked on it soon" if first is None else f"booked for {_format_moment(first)}"
@@ -214,7 +202,9 @@ def _cml_activity_signal(
     threshold: timedelta,
 ) -> IdleSignal:
     if telemetry is None or since is None or _is_stale(telemetry.activity_at, now, stale_after):
-        return _unknown_signal(CML_ACTIVITY, "it is not known whether somebody works on it")
+        return IdleSignal(
+            name=CML_ACTIVITY, active=Truth.UNKNOWN, detail="it is not known whether somebody works on it"
+        )
     if now < since + threshold:
         return _active_signal(CML_ACTIVITY, f"something happened on it at {_format_moment(since)}")
     return _quiet_signal(CML_ACTIVITY, f"nothing happened on it since {_format_moment(since)}")
@@ -224,7 +214,7 @@ def _foreign_labs_signal(
     telemetry: WorkerTelemetry | None, sessions: Sequence[LabletSession], now: datetime, stale_after: timedelta
 ) -> IdleSignal:
     if telemetry is None or telemetry.active_labs_count is None or _is_stale(telemetry.cml_at, now, stale_after):
-        return _unknown_signal(FOREIGN_LABS, "it is not known whether labs run on it")
+        return IdleSignal(name=FOREIGN_LABS, active=Truth.UNKNOWN, detail="it is not known whether labs run on it")
     ours = sum(one.status.phase in ON_WORKER_PHASES and one.status.cml_lab_id is not None for one in sessions)
     foreign = telemetry.active_labs_count - ours
     if foreign <= 0:
@@ -236,32 +226,21 @@ def _foreign_labs_signal(
 
 def _snooze_signal(until: datetime | None) -> IdleSignal:
     return (
-        _active_signal(SNOOZED, f"somebody put it off until {_format_moment(until)}")
+        _active_signal(SNOOZED, f"somebody snoozed it until {_format_moment(until)}")
         if until
-        else _quiet_signal(SNOOZED, "nobody put it off")
+        else _quiet_signal(SNOOZED, "nobody snoozed it")
     )
 
 
 def _pool_signal(seat: SeatUse, now: datetime) -> IdleSignal:
-    told = f"seat {seat.number} of {seat.pool}"
+    told = f"planned worker {seat.number} of {seat.pool}"
     if seat.standing:
-        return _active_signal(POOL, f"{told} always has a worker")
+        return _active_signal(POOL, f"{told} always runs")
     first = min((one for one in seat.claims if one.end > now), key=lambda one: one.start, default=None)
     if first is None:
         return _quiet_signal(POOL, f"nothing is booked on {told}")
     signal = _active_signal if first.start <= now + seat.soon else _quiet_signal
     return signal(POOL, f"{told} is booked from {_format_moment(first.start)} on")
-
-
-def _starts_at_once(session: LabletSession) -> bool:
-    """Return True if a session is about to start at no particular time."""
-    return session.status.phase is SessionPhase.SCHEDULED and _start_of(session) is None
-
-
-def _scheduled_starts(sessions: Sequence[LabletSession]) -> Iterator[datetime]:
-    for session in sessions:
-        if session.status.phase is SessionPhase.SCHEDULED and (start := _start_of(session)) is not None:
-            yield start
 
 
 def _start_of(session: LabletSession) -> datetime | None:
@@ -287,7 +266,3 @@ def _active_signal(name: str, detail: str) -> IdleSignal:
 
 def _quiet_signal(name: str, detail: str) -> IdleSignal:
     return IdleSignal(name=name, active=Truth.FALSE, detail=detail)
-
-
-def _unknown_signal(name: str, detail: str) -> IdleSignal:
-    return IdleSignal(name=name, active=Truth.UNKNOWN, detail=detail)

@@ -109,6 +109,11 @@ def build_observation(
     one that was not `allocated` gets another name.
     """
     disks = [node.disk_gb for node in nodes if node.disk_gb is not None]
+    own_first = [
+        (node.label, [tag for tag in node.tags if _is_own(tag, allocated) is own])
+        for own in (True, False)
+        for node in nodes
+    ]
     return ResourceObservation(
         observed_at=at,
         observer=observer,
@@ -118,16 +123,9 @@ def build_observation(
         nodes=tuple(nodes),
         actual_node_count=len(nodes),
         node_definitions_used=tuple(sorted({node.node_definition for node in nodes})),
-        observed_ports=read_ports(_own_tags_first(nodes, allocated), template),
+        observed_ports=read_ports(own_first, template),
         simulation_stats=stats,
     )
-
-
-def _own_tags_first(
-    nodes: Sequence[NodeObservation], allocated: Collection[int]
-) -> Iterator[tuple[str, Sequence[str]]]:
-    for own in (True, False):
-        yield from ((node.label, [tag for tag in node.tags if _is_own(tag, allocated) is own]) for node in nodes)
 
 
 def _is_own(text: str, allocated: Collection[int]) -> bool:
@@ -187,9 +185,10 @@ def with_learned_status(
     definition: LabletDefinition, samples: ObservedSamples, review: ReviewPolicy
 ) -> LabletDefinition:
     """Return a definition with its status computed from samples."""
-    spreads: dict[str, Any] = {
-        name: compute_spread(_known_values(samples, name)) for name in (*MEASURES, "boot_seconds")
-    }
+    spreads: dict[str, Any] = {}
+    for name in (*MEASURES, "boot_seconds"):
+        values = (getattr(one, name) for one in samples.items)
+        spreads[name] = compute_spread([float(value) for value in values if value is not None])
     status = msgspec.structs.replace(
         definition.status,
         observed_sessions=samples.total,
@@ -208,7 +207,13 @@ def with_review(definition: LabletDefinition, review: ReviewPolicy) -> LabletDef
 
 def compare_measures(definition: LabletDefinition) -> tuple[Learned, ...]:
     """Compare the observed with the declared value of every measure."""
-    return tuple(_compare_measure(definition, measure) for measure in MEASURES)
+    compared = []
+    for measure in MEASURES:
+        declared = _declared_value(definition, measure)
+        observed: Spread | None = getattr(definition.status, measure)
+        difference = (observed.p95 - declared) / declared if observed and declared else None
+        compared.append(Learned(measure=measure, declared=declared, observed=observed, difference=difference))
+    return tuple(compared)
 
 
 def propose_requirements(definition: LabletDefinition) -> ResourceRequirements | None:
@@ -250,11 +255,6 @@ def _other_ports(observed: Mapping[str, int], template: PortTemplate | None) -> 
     return tuple(sorted(names)[:MAX_OTHER_PORTS])
 
 
-def _known_values(samples: ObservedSamples, name: str) -> list[float]:
-    values = (getattr(one, name) for one in samples.items)
-    return [float(value) for value in values if value is not None]
-
-
 def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[ceil(len(ordered) * share) - 1]
 
@@ -266,13 +266,6 @@ def _declared_value(definition: LabletDefinition, measure: Measure) -> float | N
         return None
     gigabytes = {"memory_mb": needs.memory_gb, "storage_mb": needs.storage_gb}
     return (gigabytes[measure] * _MB_PER_GB if measure in gigabytes else needs.cpu_cores) or None
-
-
-def _compare_measure(definition: LabletDefinition, measure: Measure) -> Learned:
-    declared = _declared_value(definition, measure)
-    observed: Spread | None = getattr(definition.status, measure)
-    difference = (observed.p95 - declared) / declared if observed and declared else None
-    return Learned(measure=measure, declared=declared, observed=observed, difference=difference)
 
 
 def _review_reasons(definition: LabletDefinition, review: ReviewPolicy) -> Iterator[str]:

@@ -87,7 +87,7 @@ def trim_observation(observation: ResourceObservation) -> ResourceObservation:
     """Leave out the most numerous parts of an observation too large for a session, and record which."""
     found, left_out = observation, list(observation.left_out)
     for name, less in _REDUCTIONS.items():
-        if _encoded_size(found) <= MAX_OBSERVATION_BYTES:
+        if len(msgspec.json.encode(found)) <= MAX_OBSERVATION_BYTES:
             break
         found = less(found)
         left_out.append(name)
@@ -112,15 +112,11 @@ def _with_fewer_ports(observation: ResourceObservation) -> ResourceObservation:
     return msgspec.structs.replace(observation, observed_ports=ports)
 
 
-def _without_nodes(observation: ResourceObservation) -> ResourceObservation:
-    return msgspec.structs.replace(observation, nodes=(), simulation_stats=None)
-
-
 _REDUCTIONS: Final[Mapping[str, Callable[[ResourceObservation], ResourceObservation]]] = {
     "interfaces": _without_node_field("interfaces"),
     "tags": _without_node_field("tags"),
     _PORTS_PART: _with_fewer_ports,
-    "nodes": _without_nodes,
+    "nodes": lambda observation: msgspec.structs.replace(observation, nodes=(), simulation_stats=None),
 }
 """What is left out, the least useful first: ports are also named by the tags that hold them."""
 
@@ -133,7 +129,3 @@ def find_drift(
     if _PORTS_PART not in seen.left_out:
         return differs
     return {name: ports for name, ports in differs.items() if name in seen.observed_ports}
-
-
-def _encoded_size(observation: ResourceObservation) -> int:
-    return len(msgspec.json.encode(observation))

@@ -7,15 +7,15 @@ changes scalars in place and verifies that nothing else changed. `TopologyReport
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Count, Part
-from lcm.model.base.yaml_tree import YamlMapping, YamlNode, YamlScalar, kind_of, quote_text
+from lcm.model.base.yaml_tree import BYTE_ORDER_MARK, YamlMapping, YamlScalar, kind_of, quote_text
 from lcm.model.kinds.definition import PortTemplate, ResourceRequirements
 from lcm.model.topology.lab_text import FieldReader, LabText, read_lab_text
 from lcm.model.topology.node_definitions import NO_SIZE, NodeSize
-from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, Annotation, PortIndex, RewriteSite, TaggedNode, read_ports
+from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, PortIndex, RewriteSite, read_ports
 
 
 def patch_document(document: LabText, sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> bytes:
@@ -29,7 +29,7 @@ def patch_document(document: LabText, sites: Iterable[RewriteSite], ports: Mappi
         pieces += (document.text[done:start], _write_site(site, document.text[start:end], ports))
         done = end
     pieces.append(document.text[done:])
-    data = document.with_text("".join(pieces))
+    data = ((BYTE_ORDER_MARK if document.has_bom else "") + "".join(pieces)).encode()
     _verify_rest(document, read_lab_text(data), {site.scalar.ordinal: site for site in ordered}, ports)
     return data
 
@@ -149,7 +149,7 @@ class ParsedLab(Part):
 
 def parse_lab(data: bytes) -> ParsedLab:
     """Parse a lab file. Raises TooLarge, or Invalid with the faults found, each with its line."""
-    return _parse_document(read_lab_text(data)).lab
+    return _parse_document(read_lab_text(data))[0]
 
 
 def compute_needs(
@@ -165,7 +165,10 @@ def compute_needs(
     for number, node in enumerate(lab.nodes):
         size = definitions.get(node.node_definition, otherwise)
         if size is None:
-            faults += _unknown_size_faults(node, f"line {node.line}: nodes[{number}].node_definition")
+            if node.cpus is None or node.ram_mb is None:
+                problem = f"the size of a {node.node_definition!r} is not known"
+                remedy = "set cpus and ram on the node, or give the definition's resource_requirements"
+                faults.append(Fault(f"line {node.line}: nodes[{number}].node_definition", problem, remedy))
             size = NO_SIZE
         cpus += size.cpus if node.cpus is None else node.cpus
         ram_mb += size.ram_mb if node.ram_mb is None else node.ram_mb
@@ -183,21 +186,11 @@ def rewrite(data: bytes, ports: Mapping[str, int]) -> bytes:
     missing, is not a valid port or is given twice, or when a tag is written in a way that cannot be changed.
     """
     document = read_lab_text(data)
-    return patch_document(document, _parse_document(document).survey.sites.values(), ports)
+    _, survey = _parse_document(document)
+    return patch_document(document, survey.sites.values(), ports)
 
 
-class _LabAndPorts(NamedTuple):
-    lab: ParsedLab
-    survey: PortIndex
-
-
-def _unknown_size_faults(node: LabNode, path: str) -> Iterator[Fault]:
-    if node.cpus is None or node.ram_mb is None:
-        problem = f"the size of a {node.node_definition!r} is not known"
-        yield Fault(path, problem, "set cpus and ram on the node, or give the definition's resource_requirements")
-
-
-def _parse_document(document: LabText) -> _LabAndPorts:
+def _parse_document(document: LabText) -> tuple[ParsedLab, PortIndex]:
     fields, survey = FieldReader(), PortIndex()
     root = fields.table(document.root, "document")
     if root is None:
@@ -206,11 +199,15 @@ def _parse_document(document: LabText) -> _LabAndPorts:
     interfaces: dict[str, frozenset[str]] = {}
     nodes = tuple(_read_nodes(fields, survey, interfaces, root))
     link_count = _count_links(fields, interfaces, root)
-    for annotation in _read_annotations(fields, root):
-        survey.add_annotation(annotation)
+    for path, table in fields.tables(root, "smart_annotations"):
+        tag, label = table.entries.get("tag"), table.entries.get("label")
+        if isinstance(tag, YamlScalar):
+            survey.add_annotation(path, tag, label if isinstance(label, YamlScalar) else None)
     survey.add_placeholders(document)
     if faults := (*fields.faults, *survey.faults):
-        raise Invalid(*faults[:MAX_FAULTS], *_more_faults(len(faults) - MAX_FAULTS))
+        left_off = len(faults) - MAX_FAULTS
+        more = [Fault("document", f"and {left_off} faults more", "correct these first")] if left_off > 0 else []
+        raise Invalid(*faults[:MAX_FAULTS], *more)
     lab = ParsedLab(
         version=version,
         title=title,
@@ -219,12 +216,7 @@ def _parse_document(document: LabText) -> _LabAndPorts:
         link_count=link_count,
         port_template=survey.template,
     )
-    return _LabAndPorts(lab, survey)
-
-
-def _more_faults(left_off: int) -> Iterator[Fault]:
-    if left_off > 0:
-        yield Fault("document", f"and {left_off} faults more", "correct these first")
+    return lab, survey
 
 
 def _read_heading(fields: FieldReader, root: YamlMapping) -> tuple[str, str, str]:
@@ -260,7 +252,7 @@ def _read_nodes(
             fields.text(interface, "id", where, most=64, required=True)
             for where, interface in fields.tables(table, "interfaces", path)
         )
-        survey.add_node(TaggedNode(node.label, tags))
+        survey.add_node(node.label, tags)
         yield node
 
 
@@ -284,17 +276,14 @@ def _read_node(fields: FieldReader, path: str, table: YamlMapping, tags: Iterabl
 
 def _read_tags(fields: FieldReader, path: str, table: YamlMapping) -> Iterator[tuple[str, YamlScalar]]:
     for where, tree in fields.members(table, "tags", path):
+        # A placeholder may be longer than the port that replaces it.
+        value = tree.value if isinstance(tree, YamlScalar) else ""
+        most = MAX_TAG_LENGTH + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
         if isinstance(tree, YamlMapping):
             remedy = "write serial:5041 without a space after the colon"
             fields.fault(tree, where, "a mapping, not a tag", remedy)
-        elif (tag := fields.plain_text(tree, where, most=_max_tag_length(tree))) is not None:
+        elif (tag := fields.plain_text(tree, where, most=most)) is not None:
             yield where, tag
-
-
-def _max_tag_length(tree: YamlNode) -> int:
-    """Return the allowed length of a tag: a placeholder may be longer than the port that replaces it."""
-    value = tree.value if isinstance(tree, YamlScalar) else ""
-    return MAX_TAG_LENGTH + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
 
 
 def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], root: YamlMapping) -> int:
@@ -310,14 +299,6 @@ def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], 
                 problem = f"node {node!r} has no interface of the id {interface!r}"
                 fields.fault(link, f"{path}.{interface_key}", problem, "link interfaces by their ids")
     return len(links)
-
-
-def _read_annotations(fields: FieldReader, root: YamlMapping) -> Iterator[Annotation]:
-    for path, table in fields.tables(root, "smart_annotations"):
-        tag = table.entries.get("tag")
-        label = table.entries.get("label")
-        if isinstance(tag, YamlScalar):
-            yield Annotation(path, tag, label if isinstance(label, YamlScalar) else None)
 
 
 class TopologyFault(Part):

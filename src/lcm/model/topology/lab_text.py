@@ -13,7 +13,6 @@ import msgspec
 
 from lcm.model.base.errors import Fault, Invalid, TooLarge
 from lcm.model.base.yaml_tree import (
-    BYTE_ORDER_MARK,
     LINE_BREAK,
     SYNTAX_WORDING,
     FlawKind,
@@ -55,10 +54,6 @@ class LabText(msgspec.Struct, frozen=True):
     has_bom: bool
     root: YamlNode
     happenings: list[YamlEvent]
-
-    def with_text(self, text: str) -> bytes:
-        """Encode a changed text in the way this file was encoded."""
-        return ((BYTE_ORDER_MARK if self.has_bom else "") + text).encode()
 
     def span(self, scalar: YamlScalar) -> tuple[int, int]:
         """Return the part of a scalar that may be changed.

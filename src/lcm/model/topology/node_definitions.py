@@ -6,38 +6,14 @@ that CML declares none: the node runs on a thin clone of its image.
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Final, Protocol
+from typing import Final
 
 from lcm.model.base.data_files import read_data_file
 from lcm.model.base.resource import Part
 
 
-class NodeSize(Protocol):
-    """The size of a node whose lab file sets none."""
-
-    @property
-    def cpus(self) -> float:
-        """Whole or fractional cores."""
-        ...
-
-    @property
-    def ram_mb(self) -> int:
-        """Memory in MB."""
-        ...
-
-    @property
-    def boot_disk_gb(self) -> float:
-        """The boot disk, in GB."""
-        ...
-
-    @property
-    def data_volume_gb(self) -> float:
-        """The second disk, in GB."""
-        ...
-
-
-class FixedNodeSize(Part):
-    """A node size whose values default to zero."""
+class NodeSize(Part):
+    """The size of a node whose lab file sets none: whole or fractional cores, and its two disks."""
 
     cpus: float = 0.0
     ram_mb: int = 0
@@ -45,7 +21,7 @@ class FixedNodeSize(Part):
     data_volume_gb: float = 0.0
 
 
-class ShippedNode(Part):
+class ShippedNode(NodeSize, kw_only=True):
     """One node definition of CML: its size, driver, ports and interfaces."""
 
     definition_id: str
@@ -57,8 +33,6 @@ class ShippedNode(Part):
     serial_ports: int
     interfaces: tuple[str, ...]
     default_interfaces: int
-    boot_disk_gb: float = 0.0
-    data_volume_gb: float = 0.0
     has_loopback: bool = False
     has_vnc: bool = False
     image_definitions: tuple[str, ...] = ()
@@ -69,7 +43,7 @@ class ShippedNode(Part):
         return self.boot_disk_gb + self.data_volume_gb
 
 
-NO_SIZE: Final = FixedNodeSize()
+NO_SIZE: Final = NodeSize()
 
 
 @cache

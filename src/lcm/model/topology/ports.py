@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from lcm.model.base.errors import Fault
 from lcm.model.base.resource import Part
 from lcm.model.base.yaml_tree import YamlScalar, quote_text
@@ -118,21 +120,6 @@ def _claimed_ports(text: str) -> Iterable[int]:
     return (number for number in numbers if number in OPEN_PORTS)
 
 
-class TaggedNode(NamedTuple):
-    """A node's label and its tags, each with its path."""
-
-    label: str
-    tags: Sequence[tuple[str, YamlScalar]]
-
-
-class Annotation(NamedTuple):
-    """A smart annotation: the tag that it marks, and the label that it shows for it."""
-
-    path: str
-    tag: YamlScalar
-    label: YamlScalar | None
-
-
 class RewriteSite(NamedTuple):
     """A scalar to rewrite: `parts` are text, port name, text, port name, …, text."""
 
@@ -160,15 +147,20 @@ class PortIndex:
     @property
     def template(self) -> PortTemplate:
         """What each port leads to, by its name."""
-        return {name: _make_use(ends) for name, ends in self._ends.items()}
+        return {
+            name: PortUse(**msgspec.structs.asdict(ends[0]), also=tuple(ends[1:]))
+            if ends
+            else PortUse(kind="placeholder")
+            for name, ends in self._ends.items()
+        }
 
-    def add_node(self, node: TaggedNode) -> None:
-        """Add the tags of a node."""
-        for path, scalar in node.tags:
+    def add_node(self, label: str, tags: Iterable[tuple[str, YamlScalar]]) -> None:
+        """Add the tags of a node, each with its path."""
+        for path, scalar in tags:
             tag = self._read_checked_tag(scalar, path)
             if tag is None:
                 continue
-            end = tag.end(node.label)
+            end = tag.end(label)
             if tag.outside is None:
                 self._add_placeholder(PLACEHOLDER.findall(scalar.value)[0], scalar, path, end)
             else:
@@ -177,9 +169,9 @@ class PortIndex:
                 self._by_text.setdefault(tag.text, []).append(name)
                 self._add_site(scalar, path, name, tag)
 
-    def add_annotation(self, annotation: Annotation) -> None:
-        """Add a smart annotation. Its tag repeats some node's tag and is rewritten with it."""
-        scalar, path = annotation.tag, f"{annotation.path}.tag"
+    def add_annotation(self, within: str, scalar: YamlScalar, label: YamlScalar | None) -> None:
+        """Add a smart annotation: its tag, which repeats some node's tag, is rewritten with it, and its label too."""
+        path = f"{within}.tag"
         tag = self._read_checked_tag(scalar, path)
         if tag is None or tag.outside is None:
             return
@@ -190,8 +182,8 @@ class PortIndex:
             self._add_fault(scalar, path, problem, remedy)
             return
         self._add_site(scalar, path, names[0], tag)
-        if annotation.label is not None and annotation.label.value == tag.text:
-            self._add_site(annotation.label, f"{annotation.path}.label", names[0], tag)
+        if label is not None and label.value == tag.text:
+            self._add_site(label, f"{within}.label", names[0], tag)
 
     def add_placeholders(self, document: LabText) -> None:
         """Add every scalar with a placeholder, except tags that were added already."""
@@ -272,17 +264,3 @@ class PortIndex:
         where = f"line {scalar.line}: {path}" if path else f"line {scalar.line}"
         self._faulty.add(scalar.ordinal)
         self.faults.append(Fault(where, problem, remedy))
-
-
-def _make_use(ends: Sequence[PortEnd]) -> PortUse:
-    if not ends:
-        return PortUse(kind="placeholder")
-    first, *others = ends
-    return PortUse(
-        kind=first.kind,
-        node=first.node,
-        line=first.line,
-        protocol=first.protocol,
-        inside=first.inside,
-        also=tuple(others),
-    )

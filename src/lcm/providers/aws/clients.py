@@ -4,7 +4,7 @@ The library's own timeouts start again with every byte that comes: only `limit` 
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable
+from collections.abc import AsyncIterable, Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -104,7 +104,12 @@ class AwsClients:
         """Read every page of a list, or fail: half a list would look as if the rest were gone."""
         with translate_errors(action):
             async with asyncio.timeout(self._limit_seconds):
-                return [require_aws_answer(page) async for page in _limit_pages(pages, self._most_pages)]
+                found: list[T] = []
+                async for page in pages:
+                    if len(found) == self._most_pages:
+                        raise LookupError(f"it has more than {self._most_pages} pages")
+                    found.append(require_aws_answer(page))
+                return found
 
     async def close(self) -> None:
         """Close connections. May be repeated."""
@@ -148,12 +153,3 @@ def _check_permit(event_name: str, **_: object) -> None:
     """Check the permit. The library calls this before each request leaves, its own retries included."""
     if not event_name.rpartition(".")[2].startswith(_READ_PREFIXES):
         check_permit()
-
-
-async def _limit_pages(pages: AsyncIterable[T], most: int) -> AsyncIterator[T]:
-    number = 0
-    async for page in pages:
-        number += 1
-        if number > most:
-            raise LookupError(f"it has more than {most} pages")
-        yield page

@@ -55,16 +55,18 @@ class CloudWatch:
         """Read the metrics of many machines. Those without any are in the answer too."""
         if not instance_ids:
             return {}
-        measures = [*_ec2_metrics(instance_ids), *await self._agent_metrics(region, frozenset(instance_ids))]
+        names = ("CPUUtilization", "NetworkIn", "NetworkOut")
+        measures = [
+            CloudWatchMetric(one, "AWS/EC2", name, (("InstanceId", one),)) for one in instance_ids for name in names
+        ]
+        # An agent may publish hundreds of metrics per machine: list only the two that we read.
+        known = [*await self._list_metrics(region, _MEMORY), *await self._list_metrics(region, _DISK)]
+        wanted = frozenset(instance_ids)
+        measures += _choose_metrics(one for one in known if one.instance_id in wanted)
         points: dict[tuple[str, str], MetricPoints] = {}
         for at in range(0, len(measures), MAX_QUERIES):
             points.update(await self._read_points(region, measures[at : at + MAX_QUERIES], since, until))
         return {one: _summarize(one, points) for one in instance_ids}
-
-    async def _agent_metrics(self, region: str, instance_ids: frozenset[str]) -> list[CloudWatchMetric]:
-        # An agent may publish hundreds of metrics per machine: list only the two that we read.
-        known = [*await self._list_metrics(region, _MEMORY), *await self._list_metrics(region, _DISK)]
-        return _choose_metrics(one for one in known if one.instance_id in instance_ids)
 
     async def _list_metrics(self, region: str, name: str) -> list[CloudWatchMetric]:
         client = await self._clients.cloudwatch(region)
@@ -89,11 +91,6 @@ class CloudWatch:
         with translate_errors("cloudwatch:GetMetricData"):
             by_id = _merge_pages(found)
             return {(one.instance_id, one.name): by_id[f"q{n}"] for n, one in enumerate(measures)}
-
-
-def _ec2_metrics(instance_ids: Iterable[str]) -> list[CloudWatchMetric]:
-    names = ("CPUUtilization", "NetworkIn", "NetworkOut")
-    return [CloudWatchMetric(one, "AWS/EC2", name, (("InstanceId", one),)) for one in instance_ids for name in names]
 
 
 def _parse_metric(said: "MetricOutputTypeDef") -> CloudWatchMetric:
@@ -139,17 +136,14 @@ def _merge_pages(pages: Iterable["GetMetricDataOutputTypeDef"]) -> dict[str, Met
     merged: dict[str, MetricPoints] = defaultdict(list)
     for page in pages:
         for result in page["MetricDataResults"]:
-            _raise_if_failed(result["StatusCode"])
+            if result["StatusCode"] == "Forbidden":
+                action = "cloudwatch:GetMetricData"
+                raise Unauthorized(f"the credentials may not do {action}", action=action)
+            if result["StatusCode"] == "InternalError":
+                raise Unreachable("cloudwatch:GetMetricData: a metric could not be read")
             moments = (moment.astimezone(UTC) for moment in result["Timestamps"])
             merged[result["Id"]].extend(zip(moments, result["Values"], strict=True))
     return merged
-
-
-def _raise_if_failed(status: str) -> None:
-    if status == "Forbidden":
-        raise Unauthorized("the credentials may not do cloudwatch:GetMetricData", action="cloudwatch:GetMetricData")
-    if status == "InternalError":
-        raise Unreachable("cloudwatch:GetMetricData: a metric could not be read")
 
 
 def _summarize(instance_id: str, points: Mapping[tuple[str, str], MetricPoints]) -> MachineMetrics:

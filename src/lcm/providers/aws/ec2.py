@@ -14,8 +14,8 @@ from lcm.providers.aws.ec2_messages import (
     ec2_tags,
     read_checks,
     read_image,
+    read_instance,
     read_instances,
-    read_launched,
     read_state_change,
     run_instances_request,
 )
@@ -198,7 +198,8 @@ class Ec2:
                 raise
             return await self._find_launched(launch, refused)
         with translate_errors("ec2:RunInstances"):
-            return read_launched(answer, region)
+            (launched,) = answer["Instances"]
+            return read_instance(launched, region)
 
     async def _find_launched(self, launch: Launch, refused: Stuck) -> Instance:
         """Find what the token has launched, perhaps from another image, or in a call whose answer was lost."""

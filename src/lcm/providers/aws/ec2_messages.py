@@ -29,9 +29,7 @@ if TYPE_CHECKING:
         InstanceStateChangeTypeDef,
         InstanceStatusTypeDef,
         InstanceTypeDef,
-        ReservationResponseTypeDef,
         RunInstancesRequestTypeDef,
-        TagSpecificationTypeDef,
         TagTypeDef,
     )
 
@@ -40,14 +38,14 @@ def run_instances_request(
     launch: Launch, *, image_id: str, root_device: str, owner: str
 ) -> "RunInstancesRequestTypeDef":
     """Request exactly one machine. The same launch and image make the same request, as its token demands."""
-    aws = launch.aws
+    aws, tags = launch.aws, ec2_tags(ownership_tags(launch, owner))
     request: RunInstancesRequestTypeDef = {
         "ImageId": image_id,
         "InstanceType": cast("InstanceTypeType", launch.instance_type),
         "MinCount": 1,
         "MaxCount": 1,
         "ClientToken": launch.token,
-        "TagSpecifications": _tag_specifications(launch, owner),
+        "TagSpecifications": [{"ResourceType": "instance", "Tags": tags}, {"ResourceType": "volume", "Tags": tags}],
         "BlockDeviceMappings": [_root_volume(launch, root_device)],
         "NetworkInterfaces": [_network_interface(launch)],
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
@@ -65,11 +63,6 @@ def run_instances_request(
 def ec2_tags(wanted: Mapping[str, str]) -> list["TagTypeDef"]:
     """Return tags in EC2's form."""
     return [{"Key": key, "Value": value} for key, value in sorted(wanted.items())]
-
-
-def _tag_specifications(launch: Launch, owner: str) -> list["TagSpecificationTypeDef"]:
-    tags = ec2_tags(ownership_tags(launch, owner))
-    return [{"ResourceType": "instance", "Tags": tags}, {"ResourceType": "volume", "Tags": tags}]
 
 
 def _root_volume(launch: Launch, root_device: str) -> "BlockDeviceMappingTypeDef":
@@ -118,12 +111,6 @@ def read_instances(pages: Sequence["DescribeInstancesResultTypeDef"], region: st
     return [read_instance(one, region) for one in found]
 
 
-def read_launched(answer: "ReservationResponseTypeDef", region: str) -> Instance:
-    """Read the one instance of a launch."""
-    (one,) = answer["Instances"]
-    return read_instance(one, region)
-
-
 def read_instance(said: "InstanceTypeDef", region: str) -> Instance:
     """Read one instance."""
     return Instance(
@@ -136,8 +123,8 @@ def read_instance(said: "InstanceTypeDef", region: str) -> Instance:
         zone=said.get("Placement", {}).get("AvailabilityZone", ""),
         private_ip=said.get("PrivateIpAddress") or None,
         public_ip=said.get("PublicIpAddress") or None,
-        tags=_read_tags(said.get("Tags", [])),
-        reason=_state_reason(said),
+        tags={tag["Key"]: tag.get("Value", "") for tag in said.get("Tags", [])},
+        reason=redact(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", "")),
     )
 
 
@@ -161,11 +148,3 @@ def read_checks(said: "InstanceStatusTypeDef") -> StatusChecks:
         system=_CHECKS[said["SystemStatus"]["Status"]],
         instance=_CHECKS[said["InstanceStatus"]["Status"]],
     )
-
-
-def _read_tags(said: Sequence["TagTypeDef"]) -> dict[str, str]:
-    return {tag["Key"]: tag.get("Value", "") for tag in said}
-
-
-def _state_reason(said: "InstanceTypeDef") -> str:
-    return redact(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", ""))

@@ -91,13 +91,11 @@ class AwsError:
         if name is None:
             return f"{self.action}: {self.code}: {redact(self.text)}" + (f"; AWS {meaning}" if meaning else "")
         answer = f"HTTP {self.status} " if self.status else ""
-        code = self.code if self._has_plain_code() else "without a known code"
-        return f"{name} {meaning} ({self.action} on {self.subject}: {answer}{code})"
-
-    def _has_plain_code(self) -> bool:
         known = not self.status or self.code in _rows_of(self.service)
         # A proxy may put anything in place of a code; of secrets we do not show even what looks like one.
-        return known or (self.service == "s3" and bool(_PLAIN_CODE.fullmatch(self.code)))
+        plain = known or (self.service == "s3" and _PLAIN_CODE.fullmatch(self.code))
+        code = self.code if plain else "without a known code"
+        return f"{name} {meaning} ({self.action} on {self.subject}: {answer}{code})"
 
 
 ErrorMapper = Callable[[AwsError], LcmError]
@@ -183,10 +181,10 @@ _BAD_REQUEST: Final = _to_stuck("RequestInvalid")
 _REFUSED: Final = _to_stuck("Refused", "refused the request")
 _REGION: Final = _to_stuck("WrongRegion", "has the bucket in another region; correct the region")
 _S3_DENIED: Final = _to_stuck(
-    "AccessDenied", "denies access; allow {action}, and s3:ListBucket so that a missing key is told"
+    "AccessDenied", "denies access; allow {action}, and s3:ListBucket so that a missing key is reported as such"
 )
 _SECRET_DENIED: Final = _to_stuck("AccessDenied", "denies access; allow {action}")
-_BAD_NAME: Final = _to_stuck(UNREADABLE, "finds this no name of a secret; correct it")
+_BAD_NAME: Final = _to_stuck(UNREADABLE, "says that this is not a secret's name; correct it")
 
 _ANY: Final = ""
 _ROWS: Final[dict[str, _Rows]] = {
@@ -283,9 +281,9 @@ _ROWS: Final[dict[str, _Rows]] = {
         "PermanentRedirect": _REGION,
         "AuthorizationHeaderMalformed": _REGION,
         "IllegalLocationConstraintException": _REGION,
-        "RequestTimeTooSkewed": _to_stuck("ClockSkew", "finds our clock wrong; correct it"),
+        "RequestTimeTooSkewed": _to_stuck("ClockSkew", "says that our clock is wrong; correct it"),
         "InvalidObjectState": _to_stuck("Archived", "has the object in an archive; restore it"),
-        "EntityTooLarge": _to(TooLarge, "finds the object too large"),
+        "EntityTooLarge": _to(TooLarge, "says that the object is too large"),
         "XMinioStorageFull": _FULL,
         "XMinioAdminBucketQuotaExceeded": _FULL,
         "QuotaExceeded": _FULL,
@@ -349,9 +347,13 @@ def translate_errors(action: str, subject: str = "") -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise map_error(_parse_answer(action, error, subject)) from None
+        told = error.response.get("Error", {})
+        code, text = str(told.get("Code", "")), str(told.get("Message", ""))
+        raise map_error(AwsError(action, code, text, status_of(error), subject)) from None
     except _LIBRARY_ERRORS as error:
-        raise _map_library_error(AwsError(action, type(error).__name__, str(error), 0, subject), error) from None
+        said = AwsError(action, type(error).__name__, str(error), 0, subject)
+        rows = _rows_of(said.service)
+        raise next(rows[kind] for kind in type(error).__mro__ if kind in rows)(said) from None
 
 
 def map_error(said: AwsError) -> LcmError:
@@ -359,11 +361,6 @@ def map_error(said: AwsError) -> LcmError:
     rows = _rows_of(said.service)
     named = rows.get(said.code) or rows.get(said.status)
     return (named or next(means for fits, means in _RULES.get(said.service, _RULES[_ANY]) if fits(said)))(said)
-
-
-def _map_library_error(said: AwsError, error: Exception) -> LcmError:
-    rows = _rows_of(said.service)
-    return next(rows[kind] for kind in type(error).__mro__ if kind in rows)(said)
 
 
 def _rows_of(service: str) -> ChainMap[str | int | type[Exception], ErrorMapper]:
@@ -383,8 +380,3 @@ def require_aws_answer(answer: T) -> T:
 def status_of(error: ClientError) -> int:
     """Return the HTTP status of an answer, 0 if there was none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def _parse_answer(action: str, refusal: ClientError, subject: str) -> AwsError:
-    error = refusal.response.get("Error", {})
-    return AwsError(action, str(error.get("Code", "")), str(error.get("Message", "")), status_of(refusal), subject)

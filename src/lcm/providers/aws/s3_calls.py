@@ -65,13 +65,6 @@ class S3Object(NamedTuple):
     recorded: str = ""
 
 
-class S3Page(NamedTuple):
-    """A part of a list, and the token with which to request the next part."""
-
-    found: list[S3Object]
-    token: str
-
-
 class S3Connection:
     """A connection to one S3-like endpoint."""
 
@@ -175,16 +168,16 @@ class S3Connection:
 
         await self._call("s3:DeleteObject", place, once)
 
-    async def list_page(self, prefix: S3ObjectLocation, token: str) -> S3Page:
-        """List a part of what is below a prefix."""
+    async def list_page(self, prefix: S3ObjectLocation, token: str) -> tuple[list[S3Object], str]:
+        """List a part of what is below a prefix; return it with the token of the next part, empty after the last."""
 
-        async def once() -> S3Page:
+        async def once() -> tuple[list[S3Object], str]:
             more: Any = {"ContinuationToken": token} if token else {}
             answer: Any = await self._client.list_objects_v2(Bucket=prefix.bucket, Prefix=prefix.key, **more)
             if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
                 raise _not_s3("s3:ListBucket", prefix)
             found = [_parse_entry(prefix, one) for one in answer.get("Contents", ())]
-            return S3Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else "")
+            return found, answer["NextContinuationToken"] if answer["IsTruncated"] else ""
 
         return await self._call("s3:ListBucket", prefix, once)
 
@@ -233,23 +226,18 @@ def _check_endpoint(region: str, endpoint_url: str) -> None:
     faults = []
     if not _REGION.fullmatch(region):
         faults.append(Fault("region", "not a region's name", "write one such as eu-central-1"))
-    if endpoint_url:
-        faults += _endpoint_faults(endpoint_url)
-    if faults:
-        raise Invalid(*faults)
-
-
-def _endpoint_faults(endpoint_url: str) -> list[Fault]:
     try:
         url = urlsplit(endpoint_url)
-        whole = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+        named = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+        whole = named and not (url.path.strip("/") or url.query or url.fragment)
     except ValueError:
-        return [Fault("endpoint_url", "not an address", "write one such as https://minio.example:9000")]
-    if not whole or url.path.strip("/") or url.query or url.fragment:
-        return [Fault("endpoint_url", "not an address", "write one such as https://minio.example:9000")]
-    if "@" in url.netloc:
-        return [Fault("endpoint_url", "holds credentials", "give them by the environment or a profile")]
-    return []
+        whole = False
+    if endpoint_url and not whole:
+        faults.append(Fault("endpoint_url", "not an address", "write one such as https://minio.example:9000"))
+    elif "@" in endpoint_url:
+        faults.append(Fault("endpoint_url", "holds credentials", "set them in the environment or in a profile"))
+    if faults:
+        raise Invalid(*faults)
 
 
 def _client_config(patience: S3Limits, *, own: bool) -> AioConfig:

@@ -89,17 +89,14 @@ class AwsSecrets:
 
     async def _read_whole(self, name: str) -> Secret:
         async with self._asking.setdefault(name, asyncio.Lock()):
-            known = self._find_cached(name)
+            kept = self._cached.get(name)
+            known = kept.outcome if kept and kept.asked_at <= self._clock.now() < kept.until else None
             if known is None:
                 known = await self._fetch(name)
                 self._put_cached(name, known)
         if isinstance(known, LcmError):
             raise known.with_traceback(None) from None
         return known
-
-    def _find_cached(self, name: str) -> Secret | LcmError | None:
-        kept = self._cached.get(name)
-        return kept.outcome if kept and kept.asked_at <= self._clock.now() < kept.until else None
 
     def _put_cached(self, name: str, outcome: Secret | LcmError) -> None:
         now = self._clock.now()

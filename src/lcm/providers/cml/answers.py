@@ -5,7 +5,6 @@ description calls it optional.
 """
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -55,16 +54,15 @@ class _Health(Struct):
     controller: dict[str, Any]
 
     def value(self) -> HostHealth:
-        return HostHealth(healthy=self.valid is True, licensed=self.is_licensed, reasons=tuple(self._reasons()))
-
-    def _reasons(self) -> Iterator[str]:
-        parts = [(str(compute.get("hostname", key)), compute) for key, compute in self.computes.items()]
-        for name, part in [("controller", self.controller), *parts]:
-            yield from (
-                f"{name}: {check}"
-                for check, good in part.items()
-                if good is False and check not in {"valid", "is_controller"}
-            )
+        parts = [("controller", self.controller)]
+        parts += [(str(compute.get("hostname", key)), compute) for key, compute in self.computes.items()]
+        reasons = [
+            f"{name}: {check}"
+            for name, part in parts
+            for check, good in part.items()
+            if good is False and check not in {"valid", "is_controller"}
+        ]
+        return HostHealth(healthy=self.valid is True, licensed=self.is_licensed, reasons=tuple(reasons))
 
 
 class _Cpu(Struct):

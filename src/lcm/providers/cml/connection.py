@@ -89,7 +89,8 @@ _SECRET_MARKS: Final = re.compile(r"[@?]")
 """Marks that come with a password or a token in an address."""
 _FORBIDDEN_MARKS: Final = re.compile(r"[@?#\s]")
 _HEADERS: Final = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "lcm"}
-_MAX_CACHED_URLS: Final = 16_384
+_parse_url: Final = lru_cache(maxsize=16_384)(httpx.URL)
+"""Parses an address. Cached, because the same few of each worker are requested again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,9 @@ class CmlConnection:
     ) -> None:
         self._limit_bytes = limits.body_bytes
         self._base = _check_url(url, pin)
-        self._transport = transport or _make_transport(pin)
+        self._transport = transport or httpx.AsyncHTTPTransport(
+            verify=pinned_context(pin) if pin else system_context(), limits=_POOL_LIMITS, trust_env=False
+        )
         timeout = httpx.Timeout(
             connect=limits.connect_seconds,
             read=limits.read_seconds,
@@ -193,31 +196,16 @@ class CmlConnection:
         return b"".join(parts)
 
 
-@lru_cache(maxsize=_MAX_CACHED_URLS)
-def _parse_url(url: str) -> httpx.URL:
-    """Parse an address. Cached, because the same few of each worker are requested again and again."""
-    return httpx.URL(url)
-
-
 def _check_url(url: str, pin: str | None) -> str:
-    if not _is_address(url):
+    try:
+        parts = httpx.URL(url)
+        parts.host.encode("idna")  # the resolver does the same, and does not catch the error
+        usable = parts.scheme in {"http", "https"} and bool(parts.host) and (parts.port is None or parts.port in _PORTS)
+    except (httpx.InvalidURL, ValueError):
+        usable = False
+    if not usable or _FORBIDDEN_MARKS.search(url):
         shown = "this" if _SECRET_MARKS.search(url) else repr(url)
         raise Invalid(Fault("url", f"{shown} is not a controller's address", "write https://host[:port]"))
     if pin and httpx.URL(url).scheme == "http":
         raise Invalid(Fault("pin", "plain http shows no certificate", "use https, or do not pin one"))
     return f"{url.rstrip('/')}/api/v0/"
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = httpx.URL(url)
-        parts.host.encode("idna")  # the resolver does the same, and does not catch the error
-    except (httpx.InvalidURL, ValueError):
-        return False
-    port = parts.port is None or parts.port in _PORTS
-    return parts.scheme in {"http", "https"} and bool(parts.host) and port and not _FORBIDDEN_MARKS.search(url)
-
-
-def _make_transport(pin: str | None) -> httpx.AsyncHTTPTransport:
-    trusted = pinned_context(pin) if pin else system_context()
-    return httpx.AsyncHTTPTransport(verify=trusted, limits=_POOL_LIMITS, trust_env=False)

@@ -91,18 +91,15 @@ def translate_no_answer(target: str, error: httpx.RequestError | OSError) -> Lcm
     """Return our error for an answer that did not come, or not all of it."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _to_certificate_error(target, cause)
+            return CmlCertificateError(
+                "CertificateNotTrusted",
+                f"{target} shows a certificate that we do not trust ({cause.verify_message}); if none is pinned yet, "
+                "fetch and pin it; if it has changed, forget the pinned one only when you know that the machine was "
+                "rebuilt",
+            )
         if isinstance(cause, ConnectionRefusedError):
             return NotReady(f"nothing listens at {target} yet", after=_RETRY_AFTER)
     return Unreachable(f"no answer from {target}: {str(error) or type(error).__name__}")
-
-
-def _to_certificate_error(target: str, error: ssl.SSLCertVerificationError) -> LcmError:
-    return CmlCertificateError(
-        "CertificateNotTrusted",
-        f"{target} shows a certificate that we do not trust ({error.verify_message}); if none is pinned yet, fetch and "
-        "pin it; if it has changed, forget the pinned one only when you know that the machine was rebuilt",
-    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -121,25 +118,13 @@ def _to_throttled(failure: CmlFailure) -> LcmError:
     return Throttled(str(failure), after=min(after, _LONGEST_RETRY))
 
 
-def _to_too_large(failure: CmlFailure) -> LcmError:
-    return (CmlLabCreationError if failure.asked is CmlOperation.IMPORT else CmlApiError)(str(failure))
-
-
 def _to_not_found(failure: CmlFailure) -> LcmError:
     found = _MISSING.search(failure.said or "")
     return Gone(failure.said) if found else CmlApiError(str(failure))
 
 
-def _to_bad_credentials(failure: CmlFailure) -> LcmError:
-    return CmlAuthenticationError("CmlCredentialsRefused", f"{failure}; correct CML's user name and password")
-
-
-def _to_forbidden(failure: CmlFailure) -> LcmError:
-    return CmlAuthenticationError("CmlUserNotAllowed", f"{failure}; CML's user must be an administrator")
-
-
-def _to_token_refused(failure: CmlFailure) -> LcmError:
-    return CmlAuthenticationError("CmlTokenRefused", f"{failure}, although it has just given us the token")
+def _to_authentication_error(reason: str, meaning: str) -> Callable[[CmlFailure], LcmError]:
+    return lambda failure: CmlAuthenticationError(reason, f"{failure}{meaning}")
 
 
 def _to_licensing_error(failure: CmlFailure) -> LcmError:
@@ -155,16 +140,21 @@ def _to_error(error: Callable[[str], LcmError]) -> Callable[[CmlFailure], LcmErr
 
 
 _FRONT_END_STATUSES: Final[Mapping[int, Callable[[CmlFailure], LcmError]]] = {
-    413: _to_too_large,
+    413: lambda failure: (CmlLabCreationError if failure.asked is CmlOperation.IMPORT else CmlApiError)(str(failure)),
     429: _to_throttled,
     502: lambda failure: NotReady(f"CML is not ready behind {failure.target}", after=_RETRY_AFTER),
 }
 """What CML's own web server answers in CML's name, with a page of its own."""
 
+_to_bad_credentials: Final = _to_authentication_error("CmlCredentialsRefused", "; correct CML's user name and password")
 _REFUSALS: Final[Mapping[tuple[CmlOperation, int], Callable[[CmlFailure], LcmError]]] = {
     (CmlOperation.ANYTHING, 400): _to_error(CmlApiError),
-    (CmlOperation.ANYTHING, 401): _to_token_refused,
-    (CmlOperation.ANYTHING, 403): _to_forbidden,
+    (CmlOperation.ANYTHING, 401): _to_authentication_error(
+        "CmlTokenRefused", ", although it has just given us the token"
+    ),
+    (CmlOperation.ANYTHING, 403): _to_authentication_error(
+        "CmlUserNotAllowed", "; CML's user must be an administrator"
+    ),
     (CmlOperation.ANYTHING, 404): _to_not_found,
     (CmlOperation.ANYTHING, 405): _to_error(CmlApiError),
     (CmlOperation.ANYTHING, 409): _to_later,

@@ -36,7 +36,6 @@ from urllib.parse import urlsplit
 import httpx
 
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import LcmError
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.cml import answers, lab_answers
 from lcm.providers.cml import labs as cml_labs
@@ -190,11 +189,6 @@ class _CachedHost:
     revealed_at: float
 
 
-def status_address(worker: LabWorker) -> str:
-    """Return the address of CML in a worker's status; "" while there is none."""
-    return worker.status.cml.api_url
-
-
 class CmlHosts:
     """One `CmlHost` per worker."""
 
@@ -203,7 +197,7 @@ class CmlHosts:
         secrets: Secrets,
         *,
         limits: CmlLimits | None = None,
-        address: Callable[[LabWorker], str] = status_address,
+        address: Callable[[LabWorker], str] = lambda worker: worker.status.cml.api_url,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Connect to each worker at `address`; `transport` replaces the network, and shows no certificate to pin."""
@@ -259,9 +253,5 @@ class CmlHosts:
     def _endpoint(self, worker: LabWorker) -> _Endpoint:
         url, wanted = self._address(worker), worker.spec.cml
         if not url:
-            raise _no_address_yet(worker)
+            raise NotReady(f"no address of {worker.metadata.name}'s CML is known yet")
         return _Endpoint(url, worker.status.cml.certificate, wanted.admin_username, wanted.admin_password)
-
-
-def _no_address_yet(worker: LabWorker) -> LcmError:
-    return NotReady(f"no address of {worker.metadata.name}'s CML is known yet")

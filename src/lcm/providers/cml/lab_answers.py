@@ -83,6 +83,10 @@ class NodeAnswer(_NodeSize, kw_only=True):
     def value(self, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:
         """Return it as controllers see it."""
         real = self.operational or _NodeSize()
+        boot, data = (
+            _first_known(real.boot_disk_size, self.boot_disk_size),
+            _first_known(real.data_volume, self.data_volume),
+        )
         return NodeFacts(
             node_id=self.id,
             label=self.label,
@@ -92,9 +96,7 @@ class NodeAnswer(_NodeSize, kw_only=True):
             cpus=_first_known(real.cpus, self.cpus),
             cpu_limit=_first_known(real.cpu_limit, self.cpu_limit),
             ram_mb=_first_known(real.ram, self.ram),
-            disk_gb=_sum_known(
-                _first_known(real.boot_disk_size, self.boot_disk_size), _first_known(real.data_volume, self.data_volume)
-            ),
+            disk_gb=None if boot is None and data is None else float((boot or 0) + (data or 0)),
             interfaces=tuple(interfaces),
         )
 
@@ -134,11 +136,6 @@ class _NodeAddresses(Struct):
     interfaces: dict[str, _Addresses]
 
 
-def addresses_by_interface(answer: dict[str, _NodeAddresses]) -> dict[str, list[str]]:
-    """Return the IPv4 addresses seen on each interface, by the interface's id."""
-    return {seen.id: seen.ip4 for node in answer.values() for seen in node.interfaces.values()}
-
-
 class _NodeStats(Struct):
     """Statistics of a node. One that does not run has next to none of these."""
 
@@ -161,7 +158,17 @@ class _SimulationStats(Struct):
 
     def value(self) -> SimulationStats:
         return SimulationStats(
-            nodes={key: _node_use(node) for key, node in self.nodes.items()},
+            nodes={
+                key: NodeUse(
+                    cpu_usage=node.cpu_usage,
+                    ram_usage=node.ram_usage,
+                    disk_usage=node.disk_usage,
+                    cpus=node.cpus,
+                    ram_mb=node.ram,
+                    seconds_in_state=node.times,
+                )
+                for key, node in self.nodes.items()
+            },
             links={
                 key: LinkUse(read_bytes=link.readbytes, written_bytes=link.writebytes)
                 for key, link in self.links.items()
@@ -169,24 +176,8 @@ class _SimulationStats(Struct):
         )
 
 
-def _node_use(node: _NodeStats) -> NodeUse:
-    return NodeUse(
-        cpu_usage=node.cpu_usage,
-        ram_usage=node.ram_usage,
-        disk_usage=node.disk_usage,
-        cpus=node.cpus,
-        ram_mb=node.ram,
-        seconds_in_state=node.times,
-    )
-
-
 def _first_known(*values: T | None) -> T | None:
     return next((value for value in values if value is not None), None)
-
-
-def _sum_known(*values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(sum(known)) if known else None
 
 
 IDS: Final = Decoder(list[_Id])

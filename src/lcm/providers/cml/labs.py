@@ -1,20 +1,19 @@
 """What takes CML more than one call: finding, importing, observing, saving and removing a lab. Used by `host`."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from lcm.model.base.errors import Fault, Gone, Invalid, Later, LcmError, Refused
+from lcm.model.base.errors import Fault, Gone, Invalid, Later, Refused
 from lcm.providers.cml import lab_answers as answers
 from lcm.providers.cml.errors import CmlOperation
 from lcm.providers.cml.polling import gather_limited, poll_until
 from lcm.providers.cml.rest import CmlClient
 from lcm.providers.protocols.labhost import CmlAnswerError, LabState, LabSummary, NodeFacts
 
-_SHOW_ALL: Final = {"show_all": "true"}
 _NODE_PARAMS: Final = {"data": "true", "operational": "true", "exclude_configurations": "true"}
 _LAB_FILE: Final = re.compile(r"^lab:", re.MULTILINE)
 _ID: Final = re.compile(answers.ID_PATTERN)
@@ -32,7 +31,7 @@ def lab_path(lab_id: str, *rest: str) -> str:
 
 async def list_labs(wire: CmlClient) -> Sequence[LabSummary]:
     """List every lab; one that vanishes meanwhile is left out."""
-    ids = await wire.read("labs", answers.IDS, params=_SHOW_ALL)
+    ids = await wire.read("labs", answers.IDS, params={"show_all": "true"})
     labs = await gather_limited(partial(look, wire, lab_id) for lab_id in ids)
     return [lab for lab in labs if lab is not None]
 
@@ -75,7 +74,8 @@ async def observe(wire: CmlClient, lab_id: str) -> Sequence[NodeFacts]:
     """Read all nodes with their interfaces and the addresses seen on them; a node that vanishes is left out."""
     nodes = await wire.read(lab_path(lab_id, "nodes"), answers.NODES, params=_NODE_PARAMS)
     interfaces = await gather_limited(partial(_interfaces, wire, node) for node in nodes)
-    seen = answers.addresses_by_interface(await wire.read(lab_path(lab_id, "layer3_addresses"), answers.ADDRESSES))
+    addresses = await wire.read(lab_path(lab_id, "layer3_addresses"), answers.ADDRESSES)
+    seen = {one.id: one.ip4 for node in addresses.values() for one in node.interfaces.values()}
     return [
         node.value(interface.value(seen.get(interface.id, ())) for interface in of_node)
         for node, of_node in zip(nodes, interfaces, strict=True)
@@ -124,7 +124,7 @@ async def remove(wire: CmlClient, lab_id: str) -> None:
         partial(_removal_step, wire, lab_id),
         every_seconds=limits.poll_seconds,
         within_seconds=limits.removal_seconds,
-        late=partial(_removal_late, lab_id),
+        late=lambda state: Later(f"the removal of lab {lab_id} takes long: it is still {state}"),
     )
 
 
@@ -132,38 +132,21 @@ async def _removal_step(wire: CmlClient, lab_id: str) -> LabState | None:
     """Take the next step that the lab's state allows, and return that state; None means deleted."""
     try:
         state = await wire.read(lab_path(lab_id, "state"), answers.STATE)
-        await _REMOVAL_STEPS[state](wire, lab_id)
+        method, *part = _REMOVAL_STEPS[state]
+        try:
+            await wire.send(method, lab_path(lab_id, *part))
+        except Refused:
+            if state is LabState.STARTED:
+                raise
+            # CML refuses this while any node still runs, which the lab's state does not always show.
+            await wire.send("PUT", lab_path(lab_id, "stop"))
     except Gone:
         return _DELETED
     return state
 
 
-async def _stop(wire: CmlClient, lab_id: str) -> None:
-    await wire.send("PUT", lab_path(lab_id, "stop"))
-
-
-async def _wipe(wire: CmlClient, lab_id: str) -> None:
-    await _try_or_stop(wire, lab_id, "PUT", lab_path(lab_id, "wipe"))
-
-
-async def _delete(wire: CmlClient, lab_id: str) -> None:
-    await _try_or_stop(wire, lab_id, "DELETE", lab_path(lab_id))
-
-
-async def _try_or_stop(wire: CmlClient, lab_id: str, method: str, where: str) -> None:
-    """Try a step that CML refuses while any node still runs, which the lab's state does not always show."""
-    try:
-        await wire.send(method, where)
-    except Refused:
-        await _stop(wire, lab_id)
-
-
-def _removal_late(lab_id: str, state: LabState | None) -> LcmError:
-    return Later(f"the removal of lab {lab_id} takes long: it is still {state}")
-
-
-_REMOVAL_STEPS: Final[Mapping[LabState, Callable[[CmlClient, str], Awaitable[None]]]] = {
-    LabState.STARTED: _stop,
-    LabState.STOPPED: _wipe,
-    LabState.DEFINED: _delete,
+_REMOVAL_STEPS: Final[Mapping[LabState, tuple[str, ...]]] = {
+    LabState.STARTED: ("PUT", "stop"),
+    LabState.STOPPED: ("PUT", "wipe"),
+    LabState.DEFINED: ("DELETE",),
 }

@@ -83,17 +83,14 @@ async def _wait_for_registration(wire: CmlClient, before: LicenceAnswer, token: 
     def over(now: LicenceAnswer) -> bool:
         # CML stamps attempts in whole seconds, and may for a moment still show the result of the previous one.
         news = now.attempt != before.attempt or loop.time() > believed_from
-        return now.value().is_registered or (news and _is_refusal(now))
+        # Anything else is a licence server that CML still tries to reach.
+        refused = now.registration.status == "FAILED" or "not valid" in (now.registration.register_time.failure or "")
+        return now.value().is_registered or (news and refused)
 
     now = await _poll_licence(wire, over, partial(_late_error, "the registration"))
     if not now.value().is_registered:
         failure = token.hide_in(now.value().failure or now.registration.status)
         raise CmlLicensingError("LicenceTokenRefused", f"CML could not register: {failure}; get a new token")
-
-
-def _is_refusal(now: LicenceAnswer) -> bool:
-    """Return whether this is a refusal, rather than a licence server that CML still tries to reach."""
-    return now.registration.status == "FAILED" or "not valid" in (now.registration.register_time.failure or "")
 
 
 async def _set_expansion(wire: CmlClient, nodes: int) -> None:

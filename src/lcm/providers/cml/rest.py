@@ -153,7 +153,8 @@ class CmlClient:
     async def _send_with_token(self, request: httpx.Request, token: Secret) -> CmlResponse:
         if request.method != "GET":
             check_permit()
-        return await self._connection.exchange(_with_token(request, token))
+        request.headers["Authorization"] = f"Bearer {token.reveal()}"
+        return await self._connection.exchange(request)
 
     async def _renew_token(self, stale: Secret | None) -> Secret:
         """Return a token other than this one. Of many callers at once, one signs in for all."""
@@ -185,11 +186,6 @@ class CmlClient:
                 "CmlUserNotAllowed", f"{self._username} is no administrator of {self._url}; make it one"
             )
         return Secret(identity.token)
-
-
-def _with_token(request: httpx.Request, token: Secret) -> httpx.Request:
-    request.headers["Authorization"] = f"Bearer {token.reveal()}"
-    return request
 
 
 def _sign_in_pause_seconds(error: LcmError, limits: CmlLimits) -> float:

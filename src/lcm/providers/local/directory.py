@@ -244,19 +244,16 @@ class DirectoryArtifacts:
         self._check_mounted()
         fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _take_lock(fd, how)
+            for _ in range(_LOCK_TRIES):
+                with suppress(BlockingIOError):
+                    fcntl.flock(fd, how | fcntl.LOCK_NB)
+                    break
+                Event().wait(_LOCK_SECONDS)
+            else:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
             yield
         finally:
             os.close(fd)
-
-
-def _take_lock(fd: int, how: int) -> None:
-    for _ in range(_LOCK_TRIES):
-        with suppress(BlockingIOError):
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
-            return
-        Event().wait(_LOCK_SECONDS)
-    fcntl.flock(fd, how | fcntl.LOCK_NB)
 
 
 def _write_draft(fd: int, head: bytes, data: bytes, now: datetime) -> None:

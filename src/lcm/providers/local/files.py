@@ -16,7 +16,7 @@ from typing import Final
 from unicodedata import normalize
 from urllib.parse import unquote
 
-from lcm.model.base.errors import Gone, Invalid, Later, LcmError, Stuck, Unreachable
+from lcm.model.base.errors import Gone, Later, LcmError, Stuck, Unreachable
 from lcm.providers.protocols.artifacts import Content, check_size, invalid, printable
 
 FULL_RETRY_AFTER: Final = timedelta(seconds=30)
@@ -149,19 +149,13 @@ def _parse_path(uri: str) -> Path:
         text.encode()
     except UnicodeError as error:
         raise invalid(uri, "not UTF-8") from error
-    if fault := _find_fault(rest, text):
-        raise fault
-    return Path(text)
-
-
-def _find_fault(rest: str, text: str) -> Invalid | None:
     parts = text.split("/")
     if not rest.startswith("/") or any(mark in rest for mark in "?#"):
-        return invalid(rest, "not the address of a file", f"write {_SCHEME}/ and the path from the root")
+        raise invalid(rest, "not the address of a file", f"write {_SCHEME}/ and the path from the root")
     if parts[0] or not all(parts[1:]) or any(part in {".", ".."} for part in parts):
-        return invalid(rest, "the path has an empty part, . or ..", "write the path without them")
+        raise invalid(rest, "the path has an empty part, . or ..", "write the path without them")
     if "\\" in text or (len(parts[1]) == 2 and parts[1].endswith(":")):  # noqa: PLR2004  C:
-        return invalid(rest, "a path of another system", "write it with / and without a drive")
+        raise invalid(rest, "a path of another system", "write it with / and without a drive")
     if not text.isprintable() or any(set(normalize("NFKC", mark)) & _SPECIAL for mark in text if not mark.isascii()):
-        return invalid(rest, "the path has marks that are invisible or look like others", "rename the file")
-    return None
+        raise invalid(rest, "the path has marks that are invisible or look like others", "rename the file")
+    return Path(text)

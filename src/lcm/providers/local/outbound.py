@@ -9,12 +9,12 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Final, NoReturn, Protocol
+from typing import Final
 
 import httpcore
 
@@ -34,20 +34,10 @@ _NETWORK_ERRORS: Final = (httpcore.NetworkError, httpcore.TimeoutException, http
 """All that httpcore raises for what networks and receivers do."""
 
 
-class Resolver(Protocol):
-    """Resolves names."""
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Return every address, best first, with the scope if it has one. Raise OSError when there is no answer."""
-        ...
-
-
-class Connector(Protocol):
-    """Opens sockets."""
-
-    async def __call__(self, address: Address, port: int, seconds: float) -> httpcore.AsyncNetworkStream:
-        """Connect to exactly this address. Raise OSError or httpcore's errors when it does not answer."""
-        ...
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns every address of a host and port, best first, with its scope if it has one. OSError: there is no answer."""
+Connector = Callable[[Address, int, float], Awaitable[httpcore.AsyncNetworkStream]]
+"""Connects to exactly this address and port within these seconds. Raises OSError or httpcore's errors otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +146,6 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
             except _NETWORK_ERRORS as error:
                 failure = error
         raise failure
-
-    async def connect_unix_socket(self, path: str, *_: object, **__: object) -> NoReturn:
-        raise AssertionError(f"nothing here connects to {path}")
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -28,7 +28,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Fault, Invalid, LcmError, Refused, Stuck, TooLarge
+from lcm.model.base.errors import Fault, Invalid, Refused, Stuck, TooLarge
 from lcm.providers.local.files import open_regular, read_open, translate_os_error
 from lcm.system.clock import new_nonce, new_seal_key
 
@@ -42,7 +42,6 @@ NO_SEAL_KEY: Final = "SealKeyMissing"
 
 _NONCE_BYTES: Final = 12
 _FORM: Final = re.compile(r"sealed:([0-9a-f]{12}):([A-Za-z0-9_-]+)")
-_PURPOSE: Final = b"lcm sealed v1 "
 
 
 class KeyRing:
@@ -62,7 +61,9 @@ class KeyRing:
 
     def seal(self, secret: Secret) -> str:
         """Encrypt a secret; the same secret gives a different text each time. Raises Invalid, TooLarge."""
-        clear = _encode_secret(secret)
+        clear = secret.reveal().encode(errors="replace")
+        if not clear or clear.decode() != secret.reveal():
+            raise Invalid(Fault("secret", "empty, or not a text", "write the secret"))
         if len(clear) > MAX_BYTES:
             raise TooLarge(f"a secret to be sealed has at most {MAX_BYTES} bytes")
         nonce = self._new_nonce()
@@ -80,7 +81,8 @@ class KeyRing:
                 NO_SEAL_KEY,
                 f"{sealed_label(text)} was sealed with a key that is not here; give its key besides the others",
             )
-        sealed = _decode_base64(form[2])
+        whole = len(form[2]) % 4 != 1  # base64 never has a length of 4n + 1
+        sealed = base64.urlsafe_b64decode(form[2] + "=" * (-len(form[2]) % 4)) if whole else b""
         try:
             clear = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _associated_data(form[1]))
         except (InvalidTag, ValueError):  # ValueError: the text is too short to hold anything
@@ -104,19 +106,7 @@ def sealed_label(text: str) -> str:
 
 
 def _associated_data(key_id: str) -> bytes:
-    return _PURPOSE + key_id.encode()
-
-
-def _encode_secret(secret: Secret) -> bytes:
-    clear = secret.reveal().encode(errors="replace")
-    if not clear or clear.decode() != secret.reveal():
-        raise Invalid(Fault("secret", "empty, or not a text", "write the secret"))
-    return clear
-
-
-def _decode_base64(text: str) -> bytes:
-    whole = len(text) % 4 != 1  # base64 never has a length of 4n + 1
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) if whole else b""
+    return b"lcm sealed v1 " + key_id.encode()
 
 
 EXPOSED: Final = "SealKeyExposed"
@@ -214,8 +204,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem: LcmError = translate_os_error(error, path)
-        raise problem from error
+        raise translate_os_error(error, path) from error
 
 
 KEYS_VARIABLE: Final = "LCM_SEAL_KEYS"

@@ -191,8 +191,10 @@ async def read_verified(
     if digest:
         check_digest(digest)
     if not uri.startswith(_SCHEME):
-        content = await _source_of(uri, sources).read(uri, limit_bytes=limit_bytes)
-        return _verify(uri, content, digest)
+        source = next((one for one in sources if one.allows(uri)), None)
+        if source is None:
+            raise invalid(uri, "may not be read", "upload the file, or have its folder or bucket allowed")
+        return _verify(uri, await source.read(uri, limit_bytes=limit_bytes), digest)
     address = parse_address(uri)
     if digest and address.digest and digest != address.digest:
         raise invalid(uri, f"the address contradicts the digest {digest}", "leave one of them out")
@@ -210,13 +212,6 @@ def printable(text: str) -> str:
 def invalid(text: str, problem: str, remedy: str = "") -> Invalid:
     """Return the error for a bad address or name."""
     return Invalid(Fault(printable(text), problem, remedy))
-
-
-def _source_of(uri: str, sources: Iterable[ArtifactSource]) -> ArtifactSource:
-    for source in sources:
-        if source.allows(uri):
-            return source
-    raise invalid(uri, "may not be read", "upload the file, or have its folder or bucket allowed")
 
 
 def _verify(uri: str, content: Content, *wanted: str) -> bytes:

@@ -13,6 +13,7 @@ from lcm.store.base import (
     ABSENT,
     EVENTS_KEY,
     LEASES_PREFIX,
+    MAX_OPERATIONS,
     Cursor,
     Entry,
     EventReader,
@@ -40,7 +41,6 @@ from lcm.store.etcd.transactions import (
     build_read,
     build_state_reads,
     find_failure,
-    is_full,
     nest_transaction,
     require_revision,
     restoring_error,
@@ -115,7 +115,7 @@ class EtcdStore:
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
         txn = build_commit(self._keys, ops, events, fence)
-        if is_full(txn):
+        if len(txn.compare) > MAX_OPERATIONS:  # with our own precondition, more than etcd accepts in one list
             return await self._commit_full(txn, ops, fence)
         answer = await self._client.call_once(TXN, txn)
         if not answer.succeeded:
@@ -254,7 +254,9 @@ class EtcdStore:
         low, high = self._keys.encode_range(EPOCH_KEY)
         answer = await self._client.call_with_retry(RANGE, rpc.RangeRequest(key=low, range_end=high))
         if not answer.kvs:
-            raise Stuck("store-emptied", "somebody emptied the store behind our back: restore it, or start anew")
+            raise Stuck(
+                "store-emptied", "somebody emptied the store while we used it: restore a backup, or start again"
+            )
         return answer.kvs[0], len(answer.kvs) > 1
 
     async def _read_newest(self, key: str) -> Message | None:
@@ -292,7 +294,7 @@ class EtcdStore:
                     raise why from None
             else:
                 return revision
-        raise Later("others changed what was demanded, to and fro, while we looked")
+        raise Later("others kept changing the same keys; try again")
 
     async def _revoke(self, lease_id: int) -> None:
         with suppress(Gone):

@@ -64,11 +64,6 @@ def build_read(keys: EtcdKeys, request: Message) -> Message:
     return txn
 
 
-def is_full(txn: Message) -> bool:
-    """Return True if a commit, with our own precondition, has more preconditions than etcd accepts in one list."""
-    return len(txn.compare) > MAX_OPERATIONS
-
-
 def nest_transaction(keys: EtcdKeys, txn: Message) -> Message:
     """Spread a full transaction over nested ones.
 
@@ -182,7 +177,10 @@ class EtcdRestore:
         add_delete(txn, *self._keys.encode_range(""))
         await self._commit_step(txn)
         for piece in _split_batches(puts):
-            await self._commit_step(self._build_batch(piece))
+            txn = rpc.TxnRequest()
+            for entry in piece:
+                add_put(txn, self._keys.encode_key(entry.key), pack_value(entry))
+            await self._commit_step(txn)
 
     async def finish(self, epoch: str) -> int:
         """Begin the new epoch, compact the history before it, and then remove the marker."""
@@ -193,12 +191,6 @@ class EtcdRestore:
         txn = rpc.TxnRequest()
         add_delete(txn, self._keys.loading)
         return await self._commit_step(txn)
-
-    def _build_batch(self, piece: Iterable[Put]) -> Message:
-        txn = rpc.TxnRequest()
-        for entry in piece:
-            add_put(txn, self._keys.encode_key(entry.key), pack_value(entry))
-        return txn
 
     async def _commit_step(self, txn: Message) -> int:
         require_revision(txn, self._keys.loading, self._marker_revision)

@@ -126,7 +126,7 @@ def read_commits(
     page: list[CommitChanges] = []
     size = 0
     rows = connection.execute(_HISTORY, ((after + 1) * IDS_PER_REVISION, (until + 1) * IDS_PER_REVISION, low, high))
-    for revision, group in groupby(rows, key=_row_revision):
+    for revision, group in groupby(rows, key=lambda row: int(row[0]) // IDS_PER_REVISION):
         if size > _HISTORY_BYTES:
             return page, revision - 1
         changes = [Change(row[1], _decode_entry(row)) for row in group]
@@ -157,9 +157,8 @@ def _read_lease_rows(
     connection: sqlite3.Connection, query: str, values: tuple[str, ...], stopwatch: Stopwatch
 ) -> Iterator[tuple[Lease, bool]]:
     rows = connection.execute(query, values).fetchall()
-    now = (
-        stopwatch.seconds()
-    )  # read after the rows: a lease just acquired elsewhere must not seem to have too much time left
+    # Read after the rows: a lease just acquired elsewhere must not seem to have too much time left.
+    now = stopwatch.seconds()
     for name, holder, term, ttl_seconds, expires_at in rows:
         # A lease with more than its whole time left was acquired before a reboot, which reset the stopwatch.
         alive = now < expires_at <= now + ttl_seconds
@@ -182,10 +181,6 @@ def _decode_entry(row: Row) -> Entry | None:
     if value is None:
         return None
     return Entry(key, value, _labels_decoder.decode(labels) if labels else {}, number // IDS_PER_REVISION, created)
-
-
-def _row_revision(row: Row) -> int:
-    return row[0] // IDS_PER_REVISION
 
 
 def _next_key(key: str) -> str:

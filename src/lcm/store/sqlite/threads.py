@@ -9,10 +9,10 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from lcm.model.base.errors import LcmError, Stuck, Unreachable
 from lcm.store.hub import CLOSED
@@ -28,26 +28,16 @@ JobResult = tuple[asyncio.Future[Any], Any, BaseException | None]
 Delivery = tuple[Sequence[LogUpdate], Sequence[JobResult]]
 
 
-class JobHandler(Protocol):
-    """What a job thread does, on its thread."""
-
-    def wait_seconds(self) -> float | None:
-        """Return how many seconds to wait for jobs; None means forever."""
-        ...
-
-    def serve(self, jobs: Sequence[Job]) -> Iterable[Delivery]:
-        """Do these jobs; without jobs the wait is over. Yield updates and results as they become known."""
-        ...
-
-    def close(self) -> None:
-        """Release all resources."""
-        ...
-
-
 class JobThread:
-    """A thread that does jobs in the order in which they were submitted."""
+    """A thread that does jobs in the order in which they were submitted.
 
-    def __init__(self, name: str, work: JobHandler, tell: Callable[[Sequence[LogUpdate]], None]) -> None:
+    Its handler says how many seconds to wait for jobs, None for ever. It serves them, or none when the wait is over,
+    and yields updates and results as they become known.
+    """
+
+    def __init__(
+        self, name: str, work: "ReadHandler | WriteHandler", tell: Callable[[Sequence[LogUpdate]], None]
+    ) -> None:
         self._work = work
         self._publish = tell
         self._loop = asyncio.get_running_loop()
@@ -125,7 +115,10 @@ class JobThread:
                     self._collect_jobs(self._work.wait_seconds())
                 self._group = [self._jobs.popleft() for _ in range(min(MAX_GROUP, len(self._jobs)))]
                 for said in self._work.serve(self._group):
-                    self._schedule_delivery(said)
+                    self._deliveries.append(said)
+                    if not self._delivery_scheduled:
+                        self._delivery_scheduled = True
+                        self._loop.call_soon_threadsafe(self._deliver)
         finally:
             # Also after a bug of ours, so that no caller waits forever.
             self._work.close()
@@ -144,12 +137,6 @@ class JobThread:
             self._closing = True
         else:
             self._jobs.extend(batch)
-
-    def _schedule_delivery(self, said: Delivery) -> None:
-        self._deliveries.append(said)
-        if not self._delivery_scheduled:
-            self._delivery_scheduled = True
-            self._loop.call_soon_threadsafe(self._deliver)
 
 
 WATCHED_SECONDS: Final = 0.015
@@ -229,7 +216,10 @@ class WriteHandler:
             self._log.poll_others()
             if self._waited >= UNWATCHED_SECONDS:
                 self._waited = 0.0
-                self._end_expired_leases()
+                if self._log.has_expired_leases():
+                    self._log.begin()
+                    self._log.end_expired_leases()
+                    self._log.end()
         except sqlite3.Error as error:
             self._log.abandon()
             meaning = translate_error(error, self._path)
@@ -239,12 +229,6 @@ class WriteHandler:
                 yield [HistoryBreak(self._log.revision, self._log.epoch, meaning)], ()
         if news := self._log.take_updates():
             yield news, ()
-
-    def _end_expired_leases(self) -> None:
-        if self._log.has_expired_leases():
-            self._log.begin()
-            self._log.end_expired_leases()
-            self._log.end()
 
 
 def _run_call(job: Job) -> JobResult:
