@@ -12,10 +12,10 @@ from typing import Final
 from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.controllers.worker.failing import is_halted, is_our_machine
 from lcm.controllers.worker.hosting import has_no_remedy_left, healthy_for, needs_remedy
-from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED
+from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED, REGISTERING_PHASES
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import WorkerView
-from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text
+from lcm.model.base.resource import Truth, find_condition, shorten_text
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import Remedy, WorkerCondition, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
@@ -44,7 +44,8 @@ def check_unhealthy(view: WorkerView) -> AlertFinding | None:
 def check_unreachable(view: WorkerView) -> AlertFinding | None:
     """Complain of a CML that has been silent for a while."""
     known = find_condition(view.status.conditions, WorkerCondition.REACHABLE)
-    if known is None or view.status.phase not in SERVING or not _has_lasted(view, known):
+    silent = known is not None and known.status is Truth.FALSE and view.status.phase in SERVING
+    if known is None or not silent or view.now < known.last_transition_at + view.rules.unhealthy_for:
         return None
     sessions = f" Sessions are on it: {_session_names(view.sessions)}." if view.sessions else ""
     text = (
@@ -101,10 +102,6 @@ def _next_remedy(view: WorkerView) -> tuple[Severity, str, str]:
     return Severity.WARNING, "RebootDue", "It is rebooted now"
 
 
-def _has_lasted(view: WorkerView, known: Condition) -> bool:
-    return known.status is Truth.FALSE and view.now >= known.last_transition_at + view.rules.unhealthy_for
-
-
 def _session_names(sessions: Sequence[LabletSession]) -> str:
     names = ", ".join(one.metadata.name for one in sessions[:_MAX_NAMES])
     return names if len(sessions) <= _MAX_NAMES else f"{names} and {len(sessions) - _MAX_NAMES} more"
@@ -116,7 +113,7 @@ DRAIN: Final = "DrainDeadlineNear"
 STUCK: Final = "WorkerStuck"
 LICENCE: Final = "LicenceNotObtained"
 ALERT_NAMES: Final = (FAILED, OVERDUE, DRAIN, STUCK, LICENCE, UNHEALTHY, UNREACHABLE, STRANDED)
-_REGISTERING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
+
 _NOT_OBTAINED: Final = frozenset({NO_SEAT, NOT_OBTAINED})
 _SERVING_PHASES: Final = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE, WorkerPhase.DRAINING})
 _HALTED_ADVICE: Final = (
@@ -147,7 +144,7 @@ def unchanged_alerts(view: WorkerView) -> frozenset[str]:
     status = view.status
     lasts = status.ready_at is not None and view.now >= status.ready_at + view.rules.unhealthy_for
     up = status.phase in _SERVING_PHASES or (
-        status.phase in _REGISTERING_PHASES and (lasts or not view.worker.spec.cml.license_token)
+        status.phase in REGISTERING_PHASES and (lasts or not view.worker.spec.cml.license_token)
     )
     return frozenset() if view.is_deleted or up else frozenset({FAILED})
 
@@ -161,7 +158,7 @@ def _check_stuck(view: WorkerView) -> AlertFinding | None:
 def _check_licence(view: WorkerView) -> AlertFinding | None:
     status = view.status
     if (
-        status.phase not in _REGISTERING_PHASES
+        status.phase not in REGISTERING_PHASES
         or status.failure not in _NOT_OBTAINED
         or not view.worker.spec.cml.license_token
     ):

@@ -70,10 +70,6 @@ class MonitorLog:
         elif error is not None and self._is_news(region, error):
             _log.warning("Failed to collect facts of region", region=region, error=str(error))
 
-    def log_started(self, ref: WorkerRef) -> None:
-        """Log that a worker is measured from now on."""
-        _log.info("Started monitoring worker", **_log_keys(ref))
-
     def log_stopped(self, ref: WorkerRef) -> None:
         """Log that a worker is no longer measured, and forget it."""
         self._last_errors.pop(ref, None)
@@ -200,7 +196,7 @@ class Monitor:
             self._regions[region] = RegionSnapshot(self._cloud, self._clock, region)
             self._start_task(region, self._poll_region(self._regions[region]))
         self._workers[ref] = worker
-        self._log.log_started(ref)
+        _log.info("Started monitoring worker", **_log_keys(ref))
         self._start_task(ref, self._measure_in_slots(ref))
 
     async def _stop_worker(self, ref: WorkerRef) -> None:
@@ -246,13 +242,11 @@ class Monitor:
             if error is None or census.was_listed:  # other failures do not justify asking for everything again
                 last, failures = await self._wait_for_slot(census.region, last), 0
             else:
-                await asyncio.sleep(self._retry_pause(error, failures).total_seconds())
+                said: timedelta = error.after if isinstance(error, Later) else self._interval
+                longer = max(said, _SHORTEST_PAUSE) * (1 << min(failures, _MAX_DOUBLINGS))
+                pause = min(longer, self._interval) * (1 + self._chance() / 2)
+                await asyncio.sleep(pause.total_seconds())
                 failures += 1
-
-    def _retry_pause(self, error: LcmError, failures: int) -> timedelta:
-        said: timedelta = error.after if isinstance(error, Later) else self._interval
-        longer = max(said, _SHORTEST_PAUSE) * (1 << min(failures, _MAX_DOUBLINGS))
-        return min(longer, self._interval) * (1 + self._chance() / 2)
 
     async def _report_cloud_facts(self, ref: WorkerRef, census: RegionSnapshot) -> None:
         """Report what the cloud said of a machine, if it is news.
@@ -293,7 +287,9 @@ class Monitor:
             self._log.log_failed(ref, host.error)
         elif found is not None:
             self._log.log_collected(ref, found)
-        here = self._labs_by_worker().get(worker.metadata.uid, SessionLabs())
+        if self._session_labs is None:
+            self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
+        here = self._session_labs.get(worker.metadata.uid, SessionLabs())
         await self._report_status(worker, measure.with_host(worker, host, here, now))
 
     async def _poll_host(self, ref: WorkerRef, worker: LabWorker, slot: datetime) -> HostView:
@@ -308,11 +304,6 @@ class Monitor:
             return None
         self._watermarks[ref] = measure.advance_watermark(host.activity, host.at, self._watermarks.get(ref))
         return self._watermarks[ref].happened_at
-
-    def _labs_by_worker(self) -> dict[str, SessionLabs]:
-        if self._session_labs is None:
-            self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
-        return self._session_labs
 
     async def _report_status(self, worker: LabWorker, status: LabWorkerStatus) -> None:
         if status != worker.status:
