@@ -48,7 +48,7 @@ def assign(fleet: PlaceIndex, ask: PackedRequest, strategy: str = BIN_PACK, *, n
         choice = choose_place(strategy, shelves, ask, region=None, number=number)
     if choice is None:
         return None
-    fleet.remember_request(ask)
+    fleet.last_request = ask
     place = choice.line.place
     decision = SchedulingDecision(
         action="assign",
@@ -141,7 +141,7 @@ def _evaluate(line: IndexedPlace, ask: PackedRequest, strategy: str) -> PlaceEva
         score = SCORES.get(strategy)
         return PlaceEvaluation(line.place, score=score(line, ask) if score else None, earliest=earliest)
     name, reason = rejected
-    hopeless = name in ROOM_FILTERS.values() and ask.too_large_for(line)
+    hopeless = name in ROOM_FILTERS.values() and not ask.need.within(line.place.capacity)
     return PlaceEvaluation(
         line.place, name, reason, TOO_LARGE_REMEDY if hopeless else FILTER_REMEDIES[name], earliest=earliest
     )

@@ -51,8 +51,12 @@ def choose_seat(seats: Seats, claim: Claim, rules: PromiseRules, among: Iterable
     if claim.start < rules.now or outside_hours([span], rules):
         return None
     numbers = candidate_seats(seats, rules) if among is None else among
-    fitting = (number for number in numbers if seats.fits(number, span, required_room(seats, number, claim, rules)))
-    offers = [offer for number in fitting if (offer := _seat_cost(seats, number, span, rules))]
+    offers: list[tuple[int, int, Sequence[Span]]] = []
+    for number in numbers:
+        if seats.fits(number, span, required_room(seats, number, claim, rules)):
+            pieces = seats.added_runtime(number, span)
+            if not _is_too_soon(number, span, pieces, rules):
+                offers.append((total_length(pieces), number, pieces))
     if not rules.has_limits:
         return min(offers)[1] if offers else None
     return next(
@@ -95,16 +99,6 @@ def is_plain(seats: Seats, number: int) -> bool:
     """Return whether a seat has no claim and nothing that distinguishes it."""
     seat = seats[number]
     return not seat.held and seat.capacity == seats.capacity and seat.strangers is ZERO_AMOUNT
-
-
-_SeatCost = tuple[int, int, Sequence[Span]]
-
-
-def _seat_cost(seats: Seats, number: int, span: Span, rules: PromiseRules) -> _SeatCost | None:
-    pieces = seats.added_runtime(number, span)
-    if _is_too_soon(number, span, pieces, rules):
-        return None
-    return total_length(pieces), number, pieces
 
 
 def _is_too_soon(number: int, span: Span, pieces: Sequence[Span], rules: PromiseRules) -> bool:

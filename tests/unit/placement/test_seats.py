@@ -32,8 +32,8 @@ from lcm.model.kinds.pool import ScalingPolicy
 from lcm.placement.limits import PromiseRules
 from lcm.placement.promise import PromisedSeats, PromiseRefusal, extend, promise, promise_all
 from lcm.placement.request import HeldClaim
-from lcm.placement.seats import END, Seats, Span
-from lcm.placement.timeline import BEGINNING
+from lcm.placement.seats import Seats, Span
+from lcm.placement.timeline import BEGINNING, END
 
 LAB = Amount(cpu_millis=1, memory_mb=1, labs=1)
 WHOLE = Amount(cpu_millis=4, memory_mb=1, labs=1)

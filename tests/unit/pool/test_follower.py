@@ -15,7 +15,7 @@ from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Changes, Drain, Ref
-from lcm.controllers.pool.controller import KINDS, PoolReconciler
+from lcm.controllers.pool.controller import PoolController, PoolReconciler
 from lcm.controllers.pool.view import PoolIndex
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.model.base.errors import NoRoom
@@ -308,7 +308,7 @@ def test_a_bug_of_ours_is_told_to_the_operator() -> None:
         world = Pools()
         await world.found()
         plane = world.plane(POOL_CONTROLLER)
-        cache = Cache(plane, *KINDS)
+        cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
@@ -328,7 +328,7 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
         world = Pools()
         await world.found()
         plane = world.plane(POOL_CONTROLLER)
-        cache = Cache(plane, *KINDS)
+        cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
@@ -420,7 +420,7 @@ class LateCache(Cache):
 async def follow_late(world: Pools) -> None:
     """Be a pool controller to whom the watch comes late."""
     plane = world.plane(POOL_CONTROLLER)
-    cache = LateCache(plane, *KINDS)
+    cache = LateCache(plane, *PoolController.kinds)
 
     async def work() -> None:
         await cache.ready()

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from harness.plane_world import NOW, ROOT, Stage, service, template
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, never_rests, requeue_after, requeue_at
+from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, never_rests, requeue_at
 from lcm.model.base.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.sim.time.loop import VirtualClock, run
@@ -193,7 +193,7 @@ def test_a_controller_says_when_it_wants_to_look_again() -> None:
     @running
     async def body(world: World) -> None:
         world.said = {
-            "after": [requeue_after(timedelta(seconds=7)), requeue_after(timedelta(seconds=3)), DONE],
+            "after": [Requeue(timedelta(seconds=7)), Requeue(timedelta(seconds=3)), DONE],
             "at": [requeue_at(NOW + timedelta(minutes=1), NOW), requeue_at(NOW, NOW + timedelta(minutes=1)), DONE],
         }
         await asyncio.sleep(600)
@@ -229,7 +229,7 @@ def test_the_interval_may_change_meanwhile() -> None:
 def test_what_rests_is_looked_at_when_it_changes_or_said_so_and_no_more() -> None:
     @running
     async def body(world: World) -> None:
-        world.said = {"b": [requeue_after(timedelta(hours=2)), DONE]}
+        world.said = {"b": [Requeue(timedelta(hours=2)), DONE]}
         await asyncio.sleep(3 * 3600)
         await world.label("a", "new")
         await world.label("c", "new")
@@ -296,7 +296,7 @@ def test_a_success_ends_the_back_off() -> None:
     async def body(world: World) -> None:
         world.said["a"] = [
             *[Unreachable("no answer")] * 3,
-            requeue_after(timedelta(seconds=1)),
+            Requeue(timedelta(seconds=1)),
             Unreachable("no answer"),
             DONE,
         ]
@@ -426,7 +426,7 @@ def test_a_refusal_says_what_must_change() -> None:
 
 def test_a_controller_may_run_again_after_it_was_stopped() -> None:
     async def body(world: World) -> None:
-        world.said["a"] = [requeue_after(timedelta(seconds=50))]
+        world.said["a"] = [Requeue(timedelta(seconds=50))]
         for _ in range(2):
             task = asyncio.create_task(world.runtime.run())
             await asyncio.sleep(10)

@@ -82,7 +82,9 @@ class SeatTimelines:
 
 def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
     """Return what a pool needs next."""
-    made = PoolPlan(seats=_recorded_seats(view))
+    workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
+    filled = {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
+    made = PoolPlan(seats=filled)
     seats = (timelines or SeatTimelines()).update(view, made.seats)
     made.next = seat_demand(seats, view.now)
     made.needed = {number: one for number, one in made.next.items() if one.start_by <= view.now}
@@ -90,7 +92,8 @@ def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
     made.changes_at = min(moments, default=None)
     _fill_seats(view, made)
     if view.status.phase is PoolPhase.TERMINATING:
-        _remove_all(view, made)
+        made.needed, made.seats = {}, {}
+        made.remove += [one for one in view.workers if view.owns(one) and one.metadata.deletion_timestamp is None]
         return made
     for number in sorted(made.needed):
         _supply_seat(view, made, number)
@@ -112,12 +115,6 @@ def keeps_running(view: PoolView, made: PoolPlan, number: int) -> bool:
     """Return whether a seat's worker should go on running, if it runs."""
     found = made.next.get(number)
     return not view.traits.releases or (found is not None and found.start_by <= view.now + KEEP_THROUGH_GAP)
-
-
-def _recorded_seats(view: PoolView) -> dict[int, LabWorker]:
-    """Return the seats that have a worker according to the pool's status."""
-    workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
-    return {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
 
 
 def _fill_seats(view: PoolView, made: PoolPlan) -> None:
@@ -177,7 +174,10 @@ def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker) -> None:
     if is_lost(worker, view.now):
         made.remove.append(worker)
     elif (
-        view.traits.releases and is_wanted(worker) and not _is_seated(made, worker) and not is_leaving(worker, view.now)
+        view.traits.releases
+        and is_wanted(worker)
+        and worker.metadata.uid not in {one.metadata.uid for one in made.seats.values()}
+        and not is_leaving(worker, view.now)
     ):
         number = seat_number(worker)
         if view.is_busy(worker):
@@ -188,13 +188,6 @@ def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker) -> None:
             made.pause[number] = worker
         else:
             made.remove.append(worker)
-
-
-def _remove_all(view: PoolView, made: PoolPlan) -> None:
-    """Remove every worker that the pool made."""
-    made.needed = {}
-    made.seats = {}
-    made.remove += [one for one in view.workers if view.owns(one) and one.metadata.deletion_timestamp is None]
 
 
 def _must_stay(view: PoolView, made: PoolPlan, worker: LabWorker) -> bool:
@@ -221,10 +214,6 @@ def _is_claimed_soon(view: PoolView, made: PoolPlan, number: int) -> bool:
     """Return whether a seat's next claim is near enough for its worker to be paused until then."""
     found = made.next.get(number)
     return found is not None and found.start_by + view.lead <= view.now + PAUSE_LIMIT
-
-
-def _is_seated(made: PoolPlan, worker: LabWorker) -> bool:
-    return any(one.metadata.uid == worker.metadata.uid for one in made.seats.values())
 
 
 def _seniority(worker: LabWorker) -> tuple[bool, float, str]:

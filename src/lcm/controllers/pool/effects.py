@@ -28,7 +28,6 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.placement.limits import OPENING_POLICIES, PromiseRules
 from lcm.placement.places import PoolSnapshot, seats_of, usable_seats
 from lcm.placement.repack import SeatMove, repack_seats
-from lcm.placement.request import HeldClaim
 
 LAUNCH_BATCH: Final = 20
 """How many workers one look creates; the next look follows at once and creates more."""
@@ -208,14 +207,9 @@ def find_better_seats(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequen
 
 
 def _seat_change(move: SeatMove) -> SeatChange:
-    booking, number = _parse_holder(move.held)
-    return SeatChange(booking=booking, after=move.after, number=number)
-
-
-def _parse_holder(held: HeldClaim) -> tuple[str, int | None]:
-    """Return the name of the booking that holds a claim, and the claim's number if it is a reservation's."""
-    name, _, number = held.holder.partition("/")[2].partition("#")
-    return name, int(number) if number else None
+    """Return the change of a booking's claim, which has a number if it is a reservation's."""
+    booking, _, number = move.held.holder.partition("/")[2].partition("#")
+    return SeatChange(booking=booking, after=move.after, number=int(number) if number else None)
 
 
 def _first_start_at(view: PoolView, plan: PoolPlan) -> datetime | None:

@@ -51,7 +51,14 @@ def unserved_seats(plan: PoolPlan) -> Sequence[int]:
 
 def leaving_workers(view: PoolView) -> Sequence[LabWorker]:
     """Return the pool's workers that were released and still exist."""
-    return [one for one in view.workers if view.owns(one) and not is_over(one) and _is_released(one)]
+    still = [one for one in view.workers if view.owns(one) and not is_over(one)]
+    down = {WorkerPhase.STOPPED, WorkerPhase.FAILED}
+    return [
+        one
+        for one in still
+        if one.metadata.deletion_timestamp is not None
+        or (one.spec.wanted_state == "stopped" and one.status.phase not in down)
+    ]
 
 
 def with_conditions(pool: LabWorkerPool, said: Iterable[ConditionParts], now: datetime) -> tuple[Condition, ...]:
@@ -123,8 +130,9 @@ def _decide_failed(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
 def _decide_ready(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if rising := _opening_seats(view, plan):
         return PoolPhaseChange(_P.SCALING_UP, f"{seats_text(rising)} must be opened")
-    if leaving_workers(view):
-        return PoolPhaseChange(_P.SCALING_DOWN, _released_text(leaving_workers(view)))
+    if leaving := leaving_workers(view):
+        names = ", ".join(one.metadata.name for one in leaving)
+        return PoolPhaseChange(_P.SCALING_DOWN, shorten_text(f"{names} given up"))
     return PoolPhaseChange(_P.READY)
 
 
@@ -190,12 +198,3 @@ def _start_requested_at(worker: LabWorker, now: datetime) -> datetime:
 
 def _is_serving(worker: LabWorker | None) -> bool:
     return worker is not None and is_accepting(worker)
-
-
-def _is_released(worker: LabWorker) -> bool:
-    stopped = worker.status.phase in {WorkerPhase.STOPPED, WorkerPhase.FAILED}
-    return worker.metadata.deletion_timestamp is not None or (worker.spec.wanted_state == "stopped" and not stopped)
-
-
-def _released_text(workers: Sequence[LabWorker]) -> str:
-    return shorten_text(f"{', '.join(one.metadata.name for one in workers)} given up")

@@ -96,7 +96,9 @@ class Election:
                     return _LeaderTerm(lease, asked_at, self._stopwatch)
                 await self._wait_until_free()
             except (Later, Relist, Stuck) as error:
-                self._log_outage(error)
+                if str(error) != self._logged_error:
+                    self._logged_error = told = str(error)
+                    _log.warning("no election without a store", lease=self._name, holder=self._holder, error=told)
                 await asyncio.sleep(self._ttl_seconds * _OUTAGE_RETRY * (0.5 + self._chance()))
 
     async def _wait_until_free(self) -> None:
@@ -104,11 +106,6 @@ class Election:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance())):
                 await self._plane.wait_until_vacant(self._name)
-
-    def _log_outage(self, error: LcmError) -> None:
-        if str(error) != self._logged_error:
-            self._logged_error = str(error)
-            _log.warning("no election without a store", lease=self._name, holder=self._holder, error=self._logged_error)
 
     async def _lead_term(self, term: "_LeaderTerm", lead: Lead) -> bool:
         """Lead for one term. Return whether the work has ended for good."""

@@ -124,11 +124,6 @@ class Requeue(msgspec.Struct, frozen=True):
 DONE: Final = Requeue(None)
 
 
-def requeue_after(span: timedelta) -> Requeue:
-    """Look again after a delay, or earlier if the object changes."""
-    return Requeue(span)
-
-
 def requeue_at(moment: datetime, now: datetime) -> Requeue:
     """Look again at a moment, or earlier if the object changes."""
     return Requeue(max(moment - now, NO_DELAY))
@@ -242,7 +237,9 @@ class Runtime(Generic[R]):
             again = Requeue(self._backoff(ref, error))
             await self._report_bug(ref, error)
             return again
-        self._clear_failure(ref)
+        trouble = self._failures.pop(ref, None)
+        if trouble is not None and trouble.logged_error:
+            _log.info("goes on again", controller=self._name, object=str(ref), failures=trouble.failures)
         return again
 
     async def _report_bug(self, ref: Ref[R], error: Exception) -> None:
@@ -259,14 +256,10 @@ class Runtime(Generic[R]):
         trouble, resource = self._failures.get(ref), self._cache.get(ref)
         spans = [min(again.after, max(_MAX_TIMER, self._resync_interval()))] if again.after is not None else []
         if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
-            spans.append(self._jittered_resync())
+            # jitter: objects that were queued together drift apart
+            spans.append(self._resync_interval() * (0.9 + self._chance() / 5))
         if spans:
             self._queue.add(ref, min(spans))
-
-    def _jittered_resync(self) -> timedelta:
-        return self._resync_interval() * (
-            0.9 + self._chance() / 5
-        )  # jitter: objects that were queued together drift apart
 
     def _resync_interval(self) -> timedelta:
         return self._resync() if callable(self._resync) else self._resync
@@ -296,8 +289,3 @@ class Runtime(Generic[R]):
         tell = _log.warning if isinstance(error, Later) else _log.error
         trace = {} if isinstance(error, LcmError) else {"exc_info": error}
         tell("cannot go on", controller=self._name, object=str(ref), error=said, **trace)
-
-    def _clear_failure(self, ref: Ref[R]) -> None:
-        trouble = self._failures.pop(ref, None)
-        if trouble is not None and trouble.logged_error:
-            _log.info("goes on again", controller=self._name, object=str(ref), failures=trouble.failures)

@@ -62,15 +62,12 @@ class SchedulerController(ElectedController):
         placing = PlacementLoop(
             plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync
         )
-        view = SchedulerView(
-            cache,
-            terms=settings.terms,
-            now=self.clock.now,
-            changed=placing.wake,
-        )
+        view = SchedulerView(cache, terms=settings.terms, now=self.clock.now, changed=placing.wake)
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
-        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync, self._is_resting)
+        of_sessions = self._runtime(
+            sessions.reconcile, cache, LabletSession, resync, lambda session: is_resting(session, self.clock.now())
+        )
         of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
         view.subscribe(of_sessions.enqueue)
         reservations.subscribe(of_reservations.enqueue)
@@ -92,6 +89,3 @@ class SchedulerController(ElectedController):
         return Runtime(
             name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
         )
-
-    def _is_resting(self, session: LabletSession) -> bool:
-        return is_resting(session, self.clock.now())

@@ -205,7 +205,8 @@ class ReservationReconciler:
             # An ended session stays ended and moves to the archive, so it is read only once.
             session = self._cache.get(ref) or (None if name in over else await self._plane.get(ref))
             # The name of a deleted session may have been used again by somebody else.
-            if session is not None and _belongs_to(session, reservation):
+            owner = session.metadata.owner if session else None
+            if session is not None and owner is not None and owner.uid == reservation.metadata.uid:
                 found[name] = session
             if name not in found or found[name].status.phase in SESSION_MACHINE.final:
                 over.add(name)
@@ -239,8 +240,3 @@ class ReservationReconciler:
         for name in self._session_names.pop(ref, ()):
             if self._by_session.get((ref.namespace, name)) == ref:
                 del self._by_session[ref.namespace, name]
-
-
-def _belongs_to(session: LabletSession, reservation: Reservation) -> bool:
-    owner = session.metadata.owner
-    return owner is not None and owner.uid == reservation.metadata.uid

@@ -102,7 +102,8 @@ def _needed_text(seat: str, claim: Claim) -> str:
 
 def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime) -> Risk | None:
     """Return why more is held on a place than fits. Labs that no session made count only as long as they may last."""
-    if not _fits_without_foreign(fleet, place, claim):
+    held = Profile.of(one.claim for one in fleet.claims_on(place.id))
+    if place.whole is None or not held.peak(claim.start, claim.end).within(place.whole):
         return Risk(TOO_SMALL, f"{place.name} is smaller than its template says: more is promised on it than it holds")
     near = claim.start < now + FOREIGN_LABS_STAY
     return (
@@ -112,20 +113,17 @@ def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime)
 
 def with_risk(session: LabletSession, risk: Risk | None, now: datetime) -> LabletSessionStatus:
     """Return a session's status with the condition as it is now; after a danger it tells what the danger was."""
+    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
+    # The owner of a late session should learn why, and nothing else records it.
+    past = f"before: {known.reason}, {known.message}" if known and known.status is Truth.TRUE else ""
     new = Condition(
         type=SessionCondition.AT_RISK,
         status=Truth.TRUE if risk else Truth.FALSE,
         last_transition_at=now,
         reason=risk.reason if risk else "Kept",
-        message=shorten_text(risk.message) if risk else _past_risk_text(session),
+        message=shorten_text(risk.message if risk else past),
     )
     return msgspec.structs.replace(session.status, conditions=with_condition(session.status.conditions, new))
-
-
-def _past_risk_text(session: LabletSession) -> str:
-    """Return what the danger was: the owner of a late session should learn why, and nothing else records it."""
-    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
-    return shorten_text(f"before: {known.reason}, {known.message}") if known and known.status is Truth.TRUE else ""
 
 
 def risk_alert(session: LabletSession, risk: Risk) -> AlertFinding:
@@ -143,13 +141,6 @@ def _claim_from(claim: Claim, moment: datetime) -> Claim:
 def _fits_all(fleet: PlaceIndex, place: Place, claim: Claim) -> bool:
     """Return whether everything held on a place fits for as long as a claim lasts."""
     return claim.start >= claim.end or fleet.fits(place.id, msgspec.structs.replace(claim, need=ZERO_AMOUNT))
-
-
-def _fits_without_foreign(fleet: PlaceIndex, place: Place, claim: Claim) -> bool:
-    """Return whether everything would fit without the labs that no session made."""
-    if place.whole is None:
-        return False
-    return Profile.of(one.claim for one in fleet.claims_on(place.id)).peak(claim.start, claim.end).within(place.whole)
 
 
 _P: Final = SessionPhase
@@ -188,7 +179,7 @@ def _pick_misfits(sessions: Iterable[LabletSession], room: Amount, now: datetime
         claim = get_claim(session)
         if claim is None or claim.end <= now:
             continue
-        left = msgspec.structs.replace(claim, start=max(claim.start, now))
+        left = _claim_from(claim, now)
         if _KEEP_ORDER.get(session.status.phase) == 0 or Profile.of(kept).fits(left, room):
             kept.append(left)
         else:

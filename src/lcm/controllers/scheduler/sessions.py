@@ -16,7 +16,7 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
 from lcm.controllers.runtime.lifecycle import Report, Wait
-from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_after, requeue_at
+from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.controllers.scheduler.effects import SchedulerEffects
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock
@@ -71,7 +71,8 @@ def decide(facts: SchedulerFacts) -> StepDecision:
     if decider is None:
         return Wait()
     if due is not None and facts.now >= due[0]:
-        return _move_to(facts, SessionPhase.EXPIRED, _expiry_reason(facts.session))
+        why = "nothing was free for it in time" if is_asap(facts.session) else "its slot ended before it ran"
+        return _move_to(facts, SessionPhase.EXPIRED, why)
     decision = decider(facts)
     if isinstance(decision, Wait) and due is not None:
         return Wait(min(decision.until or due[0], due[0]))
@@ -148,10 +149,6 @@ def _fail(facts: SchedulerFacts, why: str) -> Report[LabletSessionStatus]:
     return _move_to(facts, SessionPhase.FAILED, why, last_error=shorten_text(why), waiting=None)
 
 
-def _expiry_reason(session: LabletSession) -> str:
-    return "nothing was free for it in time" if is_asap(session) else "its slot ended before it ran"
-
-
 def _move_to(facts: SchedulerFacts, phase: SessionPhase, reason: str, **fields: object) -> Report[LabletSessionStatus]:
     changes: dict[str, Any] = {"phase": phase, "waiting": None, **fields}
     return Report(msgspec.structs.replace(facts.session.status, **changes), shorten_text(reason))
@@ -211,5 +208,5 @@ class SchedulingReconciler:
             await self._effects.schedule(session, wanted)
         except NoRoom as error:
             _log.warning("no room for a promise", session=str(ref_of(session)), error=str(error))
-            return requeue_after(RETRY_AFTER)
+            return Requeue(RETRY_AFTER)
         return DONE

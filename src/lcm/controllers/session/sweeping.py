@@ -83,7 +83,8 @@ def find_leftover_files(
     def is_left(one: ListedArtifact) -> bool:
         name, age = parse_address(one.uri).name, now - one.stored_at
         if not name.startswith(COLLECTED_PREFIX):
-            return age >= FILE_GRACE and not _is_live(sessions.get(name.partition("/")[0]))
+            owner = sessions.get(name.partition("/")[0])
+            return age >= FILE_GRACE and (owner is None or owner.status.phase in SESSION_MACHINE.final)
         whose = _parse_collected(one.uri)
         told = _find_artifact(sessions.get(whose.session.name), whose.file) if whose else None
         return _is_expired(told, now) if told else age >= kept_for
@@ -111,10 +112,6 @@ def _find_artifact(session: LabletSession | None, file: str) -> Artifact | None:
 
 def _is_expired(told: Artifact, now: datetime) -> bool:
     return told.expires_at is not None and told.expires_at <= now
-
-
-def _is_live(session: LabletSession | None) -> bool:
-    return session is not None and session.status.phase not in SESSION_MACHINE.final
 
 
 LAB_SWEEP_INTERVAL: Final = timedelta(minutes=10)
