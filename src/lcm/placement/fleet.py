@@ -1,7 +1,7 @@
 """The index of all places with their claims over time, updated claim by claim and searched without a full scan.
 
 The scheduler keeps one `PlaceIndex` and follows the watch with it. Claims are taken from the store as they are, even
-if they are too many; `hold_if_fits` is for callers that check first.
+if they are too many; `fits` is for callers that check first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,13 +81,6 @@ class PlaceIndex:
         line.held[held.holder] = IndexedClaim(held, start, end, span, need)
         line.timeline.add(start, end, need)
         line.shelf.add(line, span, need)
-
-    def hold_if_fits(self, id_: str, held: HeldClaim) -> bool:
-        """Hold a claim if it fits beside what its holder already has there; return False if it does not."""
-        if not self.fits(id_, held.claim):
-            return False
-        self.hold(id_, held)
-        return True
 
     def release(self, id_: str, holder: str) -> bool:
         """Release what a holder has on a place; return False if that is nothing."""

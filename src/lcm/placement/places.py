@@ -80,6 +80,12 @@ def is_accepting(worker: LabWorker) -> bool:
     return accepts and worker.status.phase in HOSTING_PHASES and not leaving
 
 
+def is_wanted(worker: LabWorker) -> bool:
+    """Return whether a worker runs or is going to run."""
+    gone = worker.metadata.deletion_timestamp is not None or worker.status.phase is _P.TERMINATED
+    return not gone and worker.spec.wanted_state == "running"
+
+
 def usable_from(worker: LabWorker, now: datetime, boot: timedelta) -> datetime | None:
     """Return when a worker can be used: now, or once it has booted; None if it is not on its way up."""
     if is_accepting(worker):
@@ -133,13 +139,8 @@ def standing_seats(row: PoolSnapshot) -> frozenset[int]:
     """
     spec = row.pool.spec
     least_ = 0 if spec.policy is ScalingPolicy.NONE else min(spec.min_workers, spec.max_workers)
-    standing = set(range(1, least_ + 1))
-    if spec.policy not in OPENING_POLICIES:
-        for number, one in row.workers.items():
-            gone = one.metadata.deletion_timestamp is not None or one.status.phase is _P.TERMINATED
-            if not gone and one.spec.wanted_state == "running":
-                standing.add(number)
-    return frozenset(standing)
+    kept = [] if spec.policy in OPENING_POLICIES else [number for number, one in row.workers.items() if is_wanted(one)]
+    return frozenset((*range(1, least_ + 1), *kept))
 
 
 def seats_of(row: PoolSnapshot, claims: Iterable[tuple[int, HeldClaim]], terms: Terms) -> Seats | None:

@@ -247,7 +247,6 @@ class PoolController(ElectedController):
             follower.reconcile,
             cache,
             LabWorkerPool,
-            clock=self.clock,
             chance=self.chance,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
             report_bug=follower.report_bug,

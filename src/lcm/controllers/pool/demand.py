@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.controllers.pool.view import PoolView, SeatClaim, is_leaving, is_lost, is_over, is_wanted, seat_number
+from lcm.controllers.pool.view import PoolView, SeatClaim, is_leaving, is_lost, is_over, seat_number
 from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.kinds.pool import PoolPhase
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
+from lcm.placement.places import is_wanted
 from lcm.placement.seats import KEEP_THROUGH_GAP, SeatDemand, Seats, seat_demand
 
 PAUSE_LIMIT: Final = timedelta(hours=12)
@@ -96,7 +97,12 @@ def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
         made.remove += [one for one in view.workers if view.owns(one) and one.metadata.deletion_timestamp is None]
         return made
     for number in sorted(made.needed):
-        _supply_seat(view, made, number)
+        present = made.seats.get(number)
+        if present is None or is_leaving(present, view.now):
+            made.seats.pop(number, None)
+            made.launch.append(number)
+        elif present.spec.wanted_state == "stopped":
+            made.resume[number] = present
     for number, worker in sorted(made.seats.items(), key=lambda one: one[0]):
         _release_unneeded(view, made, number, worker)
     for worker in view.workers:
@@ -136,16 +142,6 @@ def _fill_seats(view: PoolView, made: PoolPlan) -> None:
         free = [number for number in numbers if number not in made.seats]
         unused = [one for one in sorted(view.strangers, key=_seniority) if not is_leaving(one, view.now)]
         made.seats |= dict(zip(free, unused[:ADOPTION_BATCH], strict=False))
-
-
-def _supply_seat(view: PoolView, made: PoolPlan, number: int) -> None:
-    """Plan a launch or a resume for a seat that needs a worker."""
-    worker = made.seats.get(number)
-    if worker is None or is_leaving(worker, view.now):
-        made.seats.pop(number, None)
-        made.launch.append(number)
-    elif worker.spec.wanted_state == "stopped":
-        made.resume[number] = worker
 
 
 def _release_unneeded(view: PoolView, made: PoolPlan, number: int, worker: LabWorker) -> None:

@@ -185,15 +185,14 @@ def _missing_minimum(view: PoolView, plan: PoolPlan) -> Sequence[int]:
 
 def _opening_seats(view: PoolView, plan: PoolPlan) -> Sequence[int]:
     """Return the seats whose worker was requested recently; what takes longer no longer counts as scaling."""
-    early = view.now - _SCALE_UP_WINDOW
-    seated = {number: plan.seats.get(number) for number in unserved_seats(plan)}
-    return [number for number, one in seated.items() if one is not None and _start_requested_at(one, view.now) > early]
-
-
-def _start_requested_at(worker: LabWorker, now: datetime) -> datetime:
-    """Return when a worker's present start was requested; a worker that is still stopped is about to start."""
-    up = list(takewhile(lambda line: line.phase != WorkerPhase.STOPPED, reversed(worker.status.history)))
-    return up[-1].at if up else now
+    found = []
+    for number in unserved_seats(plan):
+        if (worker := plan.seats.get(number)) is not None:
+            up = list(takewhile(lambda line: line.phase != WorkerPhase.STOPPED, reversed(worker.status.history)))
+            # A worker that is still stopped is about to start.
+            if (up[-1].at if up else view.now) > view.now - _SCALE_UP_WINDOW:
+                found.append(number)
+    return found
 
 
 def _is_serving(worker: LabWorker | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from lcm.controllers.pool.demand import PoolPlan, seats_text
 from lcm.controllers.pool.effects import AppliedPlan
-from lcm.controllers.pool.view import PoolView, is_over, is_wanted
+from lcm.controllers.pool.view import PoolView, is_over
 from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.base.resource import shorten_text
@@ -26,7 +26,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.placement.candidate import format_moment
-from lcm.placement.places import COMING_PHASES, is_accepting
+from lcm.placement.places import COMING_PHASES, is_accepting, is_wanted
 
 
 def add_decisions(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> tuple[ScalingDecision, ...]:
@@ -186,10 +186,6 @@ POOL_FAILED: Final = "PoolFailed"
 POOL_OVERDUE: Final = "PoolOverdue"
 POOL_STUCK: Final = "PoolStuck"
 ALERT_NAMES: Final = (POOL_FAILED, POOL_OVERDUE, POOL_STUCK)
-_OVERDUE_REASONS: Final = {
-    PoolPhase.SCALING_DOWN: "its workers are not seen gone",
-    PoolPhase.TERMINATING: "its workers are not seen gone",
-}
 
 
 def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
@@ -217,14 +213,13 @@ def _overdue_alert(view: PoolView) -> AlertFinding | None:
     if due is None or due[1].target is not None or view.now < due[0]:
         return None
     hours = (view.now - view.status.history[-1].at) // timedelta(hours=1)
-    reason = _OVERDUE_REASONS.get(phase) or _booked_text(view)
+    if phase is not PoolPhase.DRAINING:
+        reason = "its workers are not seen gone"
+    elif view.claims:
+        last = format_moment(max(one.held.claim.end for one in view.claims))
+        reason = f"it is booked until {last}, and ends after that, or when those bookings are cancelled"
+    else:
+        reason = "sessions are on its workers whose time is over"
     text = f"{view.pool.metadata.name} has been {phase} for {hours} hours: {reason}"
     severity = Severity.WARNING if phase is PoolPhase.DRAINING else Severity.CRITICAL
     return AlertFinding(alert=POOL_OVERDUE, severity=severity, reason=str(phase), message=text)
-
-
-def _booked_text(view: PoolView) -> str:
-    if not view.claims:
-        return "sessions are on its workers whose time is over"
-    last = max(one.held.claim.end for one in view.claims)
-    return f"it is booked until {last:%Y-%m-%d %H:%MZ}, and ends after that, or when those bookings are cancelled"

@@ -228,9 +228,3 @@ def is_leaving(worker: LabWorker, now: datetime) -> bool:
     """Return whether a worker takes no more sessions, and will not unless somebody changes that."""
     deleted = worker.metadata.deletion_timestamp is not None
     return deleted or worker.status.phase is _P.DRAINING or is_lost(worker, now)
-
-
-def is_wanted(worker: LabWorker) -> bool:
-    """Return whether a worker runs or is going to run."""
-    gone = worker.metadata.deletion_timestamp is not None or is_over(worker)
-    return not gone and worker.spec.wanted_state == "running"

@@ -13,7 +13,7 @@ from typing import Final
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref
 from lcm.controllers.runtime.election import ElectedController
-from lcm.controllers.runtime.reconcile import Requeue, Runtime, never_rests
+from lcm.controllers.runtime.reconcile import Requeue, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
 from lcm.controllers.scheduler.reservations import ReservationReconciler
@@ -28,16 +28,6 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.system.tasks import run_until_first_ends
 
 LEASE: Final = "scheduler"
-Resync = Callable[[], timedelta]
-KINDS: Final = (
-    LabletSession,
-    LabWorker,
-    LabWorkerPool,
-    WorkerTemplate,
-    LabletDefinition,
-    Reservation,
-    SystemSettings,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class SchedulerController(ElectedController):
     """The scheduler of one process."""
 
     lease = LEASE
-    kinds = KINDS
+    kinds = (LabletSession, LabWorker, LabWorkerPool, WorkerTemplate, LabletDefinition, Reservation, SystemSettings)
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled. If the scheduler is disabled in the settings, wait and do nothing."""
@@ -82,10 +72,8 @@ class SchedulerController(ElectedController):
         reconcile: Callable[[Ref[R]], Awaitable[Requeue]],
         cache: Cache,
         kind: type[R],
-        resync: Resync,
-        resting: Callable[[R], bool] = never_rests,
+        resync: Callable[[], timedelta],
+        resting: Callable[[R], bool] = lambda _: False,
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
-        return Runtime(
-            name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
-        )
+        return Runtime(name, reconcile, cache, kind, chance=self.chance, resync=resync, resting=resting)

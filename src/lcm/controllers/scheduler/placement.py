@@ -87,8 +87,6 @@ class PlacementLoop:
         self._report_due: datetime | None = None
         self._cleared_alerts: set[str] = set()
         self._licence_watch = LicenceWatch(plane, resync)
-        self.passes = 0
-        """The number of plans made so far, for `/metrics`."""
 
     def wake(self) -> None:
         """Plan again now."""
@@ -118,7 +116,6 @@ class PlacementLoop:
         if not view.refresh(now) and self._due is not None and now < self._due:
             return
         self._due = now + self._resync()
-        self.passes += 1
         seeking = find_seekers(view, self._cache, now, await self._licence_watch.find_shortages(view, now))
         strategy = view.terms().strategy
         random = strategy == Strategy.RANDOM

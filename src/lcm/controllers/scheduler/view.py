@@ -147,7 +147,8 @@ class SchedulerView:
         no other seat is.
         """
         pools = {spot[0] for spot in self._spots_of.get(place_id, ()) if not isinstance(spot, str)}
-        others = [one for ref in pools if whole_pool for one in self._pool_places[ref] if self._is_unused(one)]
+        seats = [one for ref in pools if whole_pool for one in self._pool_places[ref] if one not in self._workers]
+        others = [one for one in seats if not any(map(self._claims.claims_at, self._spots_of[one]))]
         for one in (place_id, *others):
             self._barred[one] = until, why
             self._mark_place_dirty(one)
@@ -156,10 +157,6 @@ class SchedulerView:
     def is_barred(self, place_id: str) -> bool:
         """Return whether a place is excluded for now."""
         return place_id in self._barred
-
-    def _is_unused(self, place_id: str) -> bool:
-        """Return whether a seat has neither a worker nor a claim."""
-        return place_id not in self._workers and not any(map(self._claims.claims_at, self._spots_of[place_id]))
 
     def refresh(self, now: datetime) -> bool:
         """Update all places to the present moment. Return whether anything changed that matters to waiting sessions."""

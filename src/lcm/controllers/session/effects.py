@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 import structlog
+from msgspec.structs import asdict
 
 from lcm.control.objects.session_files import stored_name
 from lcm.control.plane.protocol import Plane, ref_of
@@ -48,7 +49,6 @@ from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.providers.protocols.labhost import (
     Hosts,
-    InterfaceFacts,
     LabHost,
     NodeFacts,
     NodeUse,
@@ -75,29 +75,9 @@ def observe_lab(
 
 
 def _node_observation(node: NodeFacts) -> NodeObservation:
-    return NodeObservation(
-        node_id=node.node_id,
-        label=node.label,
-        node_definition=node.node_definition,
-        state=node.state,
-        cpu_limit=node.cpu_limit,
-        ram_mb=node.ram_mb,
-        tags=node.tags,
-        interfaces=tuple(map(_interface_observation, node.interfaces)),
-        cpus=node.cpus,
-        disk_gb=node.disk_gb,
-    )
-
-
-def _interface_observation(one: InterfaceFacts) -> InterfaceObservation:
-    return InterfaceObservation(
-        interface_id=one.interface_id,
-        label=one.label,
-        slot=one.slot,
-        state=one.state,
-        mac_address=one.mac_address,
-        ip4=one.ip4,
-    )
+    """Return the facts of a node as they are recorded, field by field."""
+    links = tuple(InterfaceObservation(**asdict(one)) for one in node.interfaces)
+    return NodeObservation(**asdict(node) | {"interfaces": links})
 
 
 def _node_stats(use: NodeUse) -> NodeStats:

@@ -71,7 +71,6 @@ class WorkerController(ElectedController):
             lifecycle.reconcile,
             cache,
             LabWorker,
-            clock=self.clock,
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),

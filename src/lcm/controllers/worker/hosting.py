@@ -19,7 +19,7 @@ from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import BeginDrain, Decision, EffectOutcome, EndSessions, SetTelemetry, WorkerView
 from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import SessionPhase
-from lcm.model.kinds.worker import IdleVerdict, Remedy, WorkerCondition, WorkerPhase
+from lcm.model.kinds.worker import Remedy, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, InstanceState
 
 RECOVERED_AFTER: Final = timedelta(hours=1)
@@ -107,24 +107,25 @@ def _check_interruption(view: WorkerView) -> Decision | None:
 
 
 def _pause_if_due(view: WorkerView) -> Decision | None:
-    status = view.status
-    if view.worker.spec.wanted_state == "stopped":
-        why = "it is wanted stopped"
-    elif status.idle is not None and _is_pause_due(status.idle, view):
-        why = status.idle.reason
-    else:
-        return None
-    return enter_phase(view, WorkerPhase.STOPPING, f"paused: {why}", pause_count=status.pause_count + 1)
-
-
-def _is_pause_due(idle: IdleVerdict, view: WorkerView) -> bool:
-    """Return whether a countdown is over.
+    """Pause a worker that is wanted stopped, or whose countdown is over.
 
     Only a verdict made after its end can know whether somebody answered the warning, and an old verdict knows
     nothing of now. One that is due is written anew at each judgement, so nothing is lost by waiting for it.
     """
-    fresh = view.now - idle.judged_at <= view.rules.judged_within
-    return idle.idle and idle.pause_at is not None and idle.pause_at <= min(view.now, idle.judged_at) and fresh
+    status, idle = view.status, view.status.idle
+    if view.worker.spec.wanted_state == "stopped":
+        why = "it is wanted stopped"
+    elif (
+        idle is None
+        or not idle.idle
+        or idle.pause_at is None
+        or idle.pause_at > min(view.now, idle.judged_at)
+        or view.now - idle.judged_at > view.rules.judged_within
+    ):
+        return None
+    else:
+        why = idle.reason
+    return enter_phase(view, WorkerPhase.STOPPING, f"paused: {why}", pause_count=status.pause_count + 1)
 
 
 def _remedy_if_unhealthy(view: WorkerView) -> Decision | None:

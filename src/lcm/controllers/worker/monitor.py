@@ -56,7 +56,13 @@ class MonitorLog:
             "Collected metrics for worker", **_log_keys(ref), cpu=found.cpu_utilization, memory=found.memory_utilization
         )
         for metric, (message, field) in _HIGH_MESSAGES.items():
-            self._log_value(ref, metric, message, getattr(found, field))
+            value: float | None = getattr(found, field)
+            if value is not None and value >= THRESHOLD and (ref, metric) not in self._high:
+                self._high.add((ref, metric))
+                _log.warning(message, **_log_keys(ref), value=value, threshold=THRESHOLD)
+                _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
+            elif value is not None and value < THRESHOLD - HYSTERESIS:
+                self._high.discard((ref, metric))
 
     def log_failed(self, ref: WorkerRef, error: LcmError) -> None:
         """Log that a worker could not be measured, unless that was logged already."""
@@ -81,16 +87,6 @@ class MonitorLog:
         known = self._last_errors.get(key)
         self._last_errors[key] = kind
         return known != kind
-
-    def _log_value(self, ref: WorkerRef, metric: str, message: str, value: float | None) -> None:
-        if value is None:
-            return
-        if value >= THRESHOLD and (ref, metric) not in self._high:
-            self._high.add((ref, metric))
-            _log.warning(message, **_log_keys(ref), value=value, threshold=THRESHOLD)
-            _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
-        elif value < THRESHOLD - HYSTERESIS:
-            self._high.discard((ref, metric))
 
 
 def _log_keys(ref: WorkerRef) -> dict[str, Any]:
@@ -278,7 +274,10 @@ class Monitor:
             return
         census = self._regions.get(worker.spec.aws.region)
         cloud = census.of(worker) if census else None
-        host = await self._poll_host(ref, worker, slot) if _should_answer(worker, cloud) else None
+        serves = worker.status.phase in measure.SERVING and bool(worker.status.cml.api_url)
+        # Where the cloud is silent CML may answer.
+        runs = cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)
+        host = await self._poll_host(ref, worker, slot) if serves and runs else None
         now = self._clock.now()
         found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
         if found is not None:
@@ -322,10 +321,3 @@ class Monitor:
 def _is_measured(worker: LabWorker) -> bool:
     status = worker.status
     return bool(status.ec2.instance_id) and status.ec2.gone_at is None and status.phase in measure.MEASURED
-
-
-def _should_answer(worker: LabWorker, cloud: CloudView | None) -> bool:
-    """Return whether CML should answer; where the cloud is silent it may."""
-    if worker.status.phase not in measure.SERVING or not worker.status.cml.api_url:
-        return False
-    return cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)
