@@ -45,7 +45,7 @@ def place(fleet: PlaceIndex, request: PlacementRequest, strategy: str = BIN_PACK
     reason = "no open place will ever fit it" if request.movable else "no open place fits it at its time"
     if found is not None:
         name, at = found[1].place.name, format_moment(found[0])
-        sooner = f"no worker fits it sooner than the seat {name} would, at {at}"
+        sooner = f"no worker fits it sooner than planned worker {name} would, at {at}"
         reason = sooner if opens else f"{name} will fit it at {at}"
     decision = SchedulingDecision(
         action="scale_up" if opens else "wait",

@@ -64,8 +64,9 @@ def test_a_booked_seat_gets_its_worker_once_and_in_time() -> None:
             pool = await world.pool()
             assert [(one.number, one.worker_name) for one in pool.status.seats] == [(1, "ccna-1"), (2, "ccna-2")]
             assert pool.status.phase is PoolPhase.SCALING_UP
+            both = "planned workers 1, 2"
             assert reasons(pool, "scale_up") == [
-                "launched ccna-1, ccna-2 for seats 1, 2: seats 1, 2 claimed from 2026-01-01 01:45Z on"
+                f"launched ccna-1, ccna-2 for {both}: {both} claimed from 2026-01-01 01:45Z on"
             ]
 
     run(life)
@@ -232,7 +233,7 @@ def test_a_minimum_that_does_not_come_up_fails_is_tried_again_and_may_still_come
         await world.found(min_workers=1)
         async with world.following():
             pool = await world.pool_reaches(PoolPhase.FAILED)
-            assert pool.status.last_error == "seat 1 got no worker within an hour"
+            assert pool.status.last_error == "planned worker 1 got no machine within an hour"
             await world.settles()
             assert [one.alert for one in await world.otto.alerts()] == ["PoolFailed"]
             assert len(await world.workers()) == 1
@@ -275,7 +276,7 @@ def test_what_cannot_be_made_is_said_and_made_when_it_can() -> None:
             ready = find_condition(pool.status.conditions, PoolCondition.READY)
             assert ready is not None
             assert (ready.status, ready.reason) == (Truth.FALSE, "Refused")
-            assert "no worker can be made for seat 1" in pool.status.last_error
+            assert "cannot create a machine for planned worker 1" in pool.status.last_error
             assert reasons(pool, "none")[-1] == pool.status.last_error
             assert [one.alert for one in await world.otto.alerts()] == ["PoolStuck"]
             await world.otto.patch(template, {"spec": {"labels": dict.fromkeys(many)}})

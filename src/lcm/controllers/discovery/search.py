@@ -209,7 +209,7 @@ class Discovery:
         except Deposed:
             raise
         except LcmError as error:
-            _log.warning("Discovery could not tell what it found", error=f"{type(error).__name__}: {error}")
+            _log.warning("Discovery could not report what it found", error=f"{type(error).__name__}: {error}")
         return self.last_results
 
     @property

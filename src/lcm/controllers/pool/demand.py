@@ -218,6 +218,6 @@ def _seniority(worker: LabWorker) -> tuple[bool, float, str]:
 
 
 def seats_text(numbers: Sequence[int]) -> str:
-    """Return seat numbers as text."""
+    """Return the planned workers with these numbers as text."""
     told = ", ".join(map(str, sorted(numbers)))
-    return f"seat {told}" if len(numbers) == 1 else f"seats {told}"
+    return f"planned worker {told}" if len(numbers) == 1 else f"planned workers {told}"

@@ -71,7 +71,7 @@ class PoolEffects:
             try:
                 plan.seats[number] = done.launched[number] = await self._launch(view, number)
             except Refused as error:
-                done.trouble = shorten_text(f"no worker can be made for seat {number}: {error}")
+                done.trouble = shorten_text(f"cannot create a machine for planned worker {number}: {error}")
                 break
         for number, worker in plan.resume.items():
             if (made := await self._set_wanted_state(worker, "running")) is not None:
@@ -167,9 +167,9 @@ class SeatOptimizer:
                 await self._plane.reseat(ref, step)
                 moved += len(step)
         except (NoRoom, Conflict) as error:
-            _log.info("claims keep their seats", pool=str(ref), error=str(error))
+            _log.info("claims stay where they are", pool=str(ref), error=str(error))
         if moved:
-            _log.info("claims changed their seats", pool=str(ref), claims=moved)
+            _log.info("claims moved to other planned workers", pool=str(ref), claims=moved)
         return bool(moved)
 
     def forget_all_but(self, alive: Collection[str]) -> None:

@@ -94,7 +94,7 @@ def _ready_condition(plan: PoolPlan, trouble: str) -> ConditionParts:
     if failed:
         text = f"{failed[0].metadata.name}: {failed[0].status.last_error}"
         return PoolCondition.READY, Truth.FALSE, "WorkerFailed", shorten_text(text)
-    return PoolCondition.READY, Truth.FALSE, "Booting", f"{seats_text(missing)} wait for a worker"
+    return PoolCondition.READY, Truth.FALSE, "Booting", f"waiting for a machine: {seats_text(missing)}"
 
 
 def _decide_pending(_view: PoolView, _plan: PoolPlan) -> PoolPhaseChange:
@@ -108,7 +108,7 @@ def _decide_initializing(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     due = POOL_MACHINE.deadline(_P.INITIALIZING, view.status)
     if due is None or view.now < due[0]:
         return PoolPhaseChange(_P.INITIALIZING)
-    error = f"{seats_text(missing)} got no worker within an hour"
+    error = f"{seats_text(missing)} got no machine within an hour"
     errors = [one.status.last_error for number in missing if (one := plan.seats.get(number)) and one.status.last_error]
     told = f"{error}: {errors[0]}" if errors else error
     return PoolPhaseChange(_P.FAILED, "the wanted minimum did not come up", error=shorten_text(told))
@@ -117,7 +117,7 @@ def _decide_initializing(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
 def _decide_failed(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     due = retry_at(view)
     if not _missing_minimum(view, plan):
-        return PoolPhaseChange(_P.INITIALIZING, "its minimum came up after all")
+        return PoolPhaseChange(_P.INITIALIZING, "its minimum is up now")
     if view.pool.metadata.generation != view.status.observed_generation:
         return PoolPhaseChange(_P.INITIALIZING, "tried again: its spec was changed")
     return (
@@ -129,7 +129,7 @@ def _decide_failed(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
 
 def _decide_ready(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if rising := _opening_seats(view, plan):
-        return PoolPhaseChange(_P.SCALING_UP, f"{seats_text(rising)} must be opened")
+        return PoolPhaseChange(_P.SCALING_UP, f"{seats_text(rising)} must be started")
     if leaving := leaving_workers(view):
         names = ", ".join(one.metadata.name for one in leaving)
         return PoolPhaseChange(_P.SCALING_DOWN, shorten_text(f"{names} given up"))
@@ -141,7 +141,7 @@ def _decide_scaling_up(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if not unserved_seats(plan):
         return PoolPhaseChange(_P.READY, "the workers asked for are there", "up")
     if due is not None and view.now >= due[0]:
-        reason = f"{seats_text(unserved_seats(plan))} have no worker after an hour; they are tried on"
+        reason = f"no machine after an hour for {seats_text(unserved_seats(plan))}; still trying"
         return PoolPhaseChange(_P.READY, reason, "up")
     return PoolPhaseChange(_P.SCALING_UP)
 
@@ -150,7 +150,7 @@ def _decide_scaling_down(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if not leaving_workers(view):
         return PoolPhaseChange(_P.READY, "the workers given up are gone", "down")
     if rising := _opening_seats(view, plan):
-        return PoolPhaseChange(_P.READY, f"{seats_text(rising)} must be opened meanwhile", "down")
+        return PoolPhaseChange(_P.READY, f"{seats_text(rising)} must be started meanwhile", "down")
     return PoolPhaseChange(_P.SCALING_DOWN)
 
 

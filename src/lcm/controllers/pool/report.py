@@ -92,7 +92,7 @@ def _no_change_reason(plan: PoolPlan, done: AppliedPlan) -> str:
         notes.insert(0, done.trouble)
     if notes:
         return shorten_text("; ".join(notes))
-    return "every seat that needs a worker has one" if plan.needed else "no seat needs a worker"
+    return "every planned worker that needs a machine has one" if plan.needed else "no planned worker needs a machine"
 
 
 def _describe_workers(verb: str, workers: Mapping[int, LabWorker]) -> Iterator[str]:

@@ -226,7 +226,7 @@ class Runtime(Generic[R]):
         except Deposed:
             raise
         except LcmError as refused:
-            _log.warning("cannot complain", controller=self._name, object=str(ref), error=str(refused))
+            _log.warning("cannot raise the alert", controller=self._name, object=str(ref), error=str(refused))
 
     def _schedule_next(self, ref: Ref[R], again: Requeue) -> None:
         trouble, resource = self._failures.get(ref), self._cache.get(ref)

@@ -30,8 +30,8 @@ from lcm.placement.request import BOOTING
 
 NEWS_SHARE: Final = 0.05
 """The part of the wait by which an estimate must have changed to be written again."""
-_NEVER: Final = "nothing that is there or can be opened would ever fit it"
-_NOT_NOW: Final = "nothing that is there or can be opened takes it now"
+_NEVER: Final = "no worker, present or planned, can ever take it"
+_NOT_NOW: Final = "no worker, present or planned, can take it now"
 _CLOSED: Final = frozenset({"draining", "phase"})
 """Filters that mean a place is closed now, which may change."""
 _FIGURES: Final = re.compile(r"\d+(?:[-:.]\d+)+")
@@ -68,7 +68,7 @@ def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
         return f"a session on {found.name} ends at {at:%H:%M}Z"
     usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
     if is_unopened_seat(found):
-        return f"a worker is to be started for the seat {found.name}, which {usually}"
+        return f"a machine will be started for planned worker {found.name}, which {usually}"
     if found.closed == BOOTING:
         return f"worker {found.name} is booting and {usually}"
     return f"{found.name} has room from {at:%H:%M}Z on"

@@ -261,7 +261,7 @@ def _place_later(seeker: Seeker, search: _PlaceSearch, best: tuple[datetime, Ind
     at, line = best
     found = line.place
     opened = is_unopened_seat(found)
-    told = f"no worker fits it sooner than the seat {found.name} would" if opened else f"{found.name} will fit it"
+    told = f"no worker fits it sooner than planned worker {found.name} would" if opened else f"{found.name} will fit it"
     decision = SchedulingDecision(
         action="scale_up" if opened else "wait",
         worker_template=found.template or None if opened else None,

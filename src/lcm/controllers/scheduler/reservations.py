@@ -185,9 +185,8 @@ class ReservationReconciler:
             return DONE
         now = self._clock.now()
         if now >= limit[0]:
-            told = (
-                f"{reservation.metadata.name} is cancelled, and {len(names)} of its sessions do not end: {limit[1].why}"
-            )
+            left = f"{len(names)} of its sessions have not ended"
+            told = f"{reservation.metadata.name} was cancelled, but {left}: {limit[1].why}"
             alert = AlertFinding(
                 alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=shorten_text(told)
             )

@@ -66,7 +66,7 @@ def risk_of(session: LabletSession, facts: RiskFacts) -> Risk | None:
         return Risk(NO_PLACE, "it has no place")
     name = f"{seat.pool}/{seat.number}"
     if facts.place is None:
-        return Risk(NO_WORKER, f"its seat {name} has no worker and gets none")
+        return Risk(NO_WORKER, f"its planned worker {name} has no machine and gets none")
     return _lateness_risk(name, claim, facts.place, facts) or _occupied_risk(name, claim, facts.place, facts)
 
 
@@ -75,11 +75,12 @@ def _lateness_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> R
     if usable is not None and usable > claim.start + facts.grace:
         # A boot that has not begun ends later every minute, so no time is named: the message is written only once.
         boots = place.closed == BOOTING
-        when = f"can be used from {format_moment(usable)} on" if boots else "has no worker that is up by then"
+        when = f"can be used from {format_moment(usable)} on" if boots else "has no machine that is up by then"
         return Risk(NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} {when}")
     if facts.latest is not None and claim.start > facts.latest:
         return Risk(
-            LATE, f"its seat {seat} is its own from {format_moment(claim.start)} on, too late for when its slot begins"
+            LATE,
+            f"its planned worker {seat} is free for it from {format_moment(claim.start)} on, too late for its slot",
         )
     return None
 
@@ -97,7 +98,7 @@ def _occupied_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> R
 
 
 def _needed_text(seat: str, claim: Claim) -> str:
-    return f"its seat {seat} is needed from {format_moment(claim.start)} on"
+    return f"its planned worker {seat} is needed from {format_moment(claim.start)} on"
 
 
 def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime) -> Risk | None:

@@ -98,7 +98,7 @@ def _decide_pending(facts: SchedulerFacts) -> StepDecision:
         return _fail(facts, f"its definition {session.spec.definition} is gone")
     if not is_asap(session) and status.claim is not None and status.seat is not None:
         return _move_to(
-            facts, SessionPhase.SCHEDULED, f"seat {status.seat.pool}/{status.seat.number} is promised to it"
+            facts, SessionPhase.SCHEDULED, f"planned worker {status.seat.pool}/{status.seat.number} is promised to it"
         )
     return Wait()
 
@@ -202,7 +202,7 @@ class SchedulingReconciler:
             end=claim.end,
             worker_id=worker.metadata.uid,
             seat=session.status.seat,
-            reason=f"its time has come, and {worker.metadata.name} has its seat",
+            reason=f"its time has come, and {worker.metadata.name} is the worker planned for it",
         )
         try:
             await self._effects.schedule(session, wanted)

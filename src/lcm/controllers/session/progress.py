@@ -40,7 +40,7 @@ class StepName(StrEnum):
 
 
 _STEP_TEXTS: Final = {
-    StepName.FETCH: (5, "fetching the lab and giving it its ports"),
+    StepName.FETCH: (5, "fetching the lab and assigning its ports"),
     StepName.IMPORT: (10, "importing the lab"),
     StepName.START: (20, "starting the lab"),
     StepName.CONVERGE: (_START_PERCENT, "its nodes boot"),
@@ -110,7 +110,7 @@ def _remaining_text(view: SessionView) -> str:
     if view.usual is None:
         return ""
     left = int((view.entered_at + view.usual - view.now).total_seconds())
-    return f"; about {left} s more by what others took" if left > 0 else "; others took less than this"
+    return f"; about {left} s more, judging by other sessions" if left > 0 else "; other sessions took less time"
 
 
 LAB_FILE: Final = "lab.yaml"

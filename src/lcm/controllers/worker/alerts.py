@@ -51,7 +51,7 @@ def check_unreachable(view: WorkerView) -> AlertFinding | None:
     text = (
         f"CML of {view.worker.metadata.name} at {view.status.cml.api_url} has not answered since "
         f"{known.last_transition_at:%Y-%m-%d %H:%M:%SZ}: {known.message}.{sessions} It gets no new sessions and is "
-        "otherwise left alone, for silence is no illness. Check its security group, its route and CML itself"
+        "otherwise left alone, because it may be healthy. Check its security group, its route and CML itself"
     )
     severity = Severity.CRITICAL if view.sessions else Severity.WARNING
     return AlertFinding(alert=UNREACHABLE, severity=severity, reason=known.reason, message=shorten_text(text))
@@ -66,9 +66,8 @@ def check_stranded(view: WorkerView) -> AlertFinding | None:
     what = "stopped" if stopped else "gone"
     advice = "resume it to bring their labs back, or end them" if stopped else "their labs are lost; end them"
     machine = view.status.ec2.instance_id or "the machine"
-    text = (
-        f"{machine} of {view.worker.metadata.name} is {what} under live sessions: {_session_names(sessions)}; {advice}"
-    )
+    names = _session_names(sessions)
+    text = f"{machine} of {view.worker.metadata.name} is {what} while sessions are on it: {names}; {advice}"
     reason = "MachineStopped" if stopped else "MachineGone"
     return AlertFinding(alert=STRANDED, severity=Severity.CRITICAL, reason=reason, message=shorten_text(text))
 
@@ -80,19 +79,18 @@ def _next_remedy(view: WorkerView) -> tuple[Severity, str, str]:
         done = (
             "Reboots and new machines"
             if is_our_machine(view)
-            else "A reboot, which is all that is done to a machine not ours,"
+            else "A reboot, which is all we do to a machine that we did not launch,"
         )
-        following = f"{done} did not help, and nothing more is tried: mend CML on it, or drain and delete the worker"
+        following = f"{done} did not help, and nothing more is tried: repair CML on it, or drain and delete the worker"
         return Severity.CRITICAL, "NotHelped", following
     if not view.worker.spec.auto_remediate:
         following = (
-            "Nothing is done, for spec.auto_remediate is off: reboot its machine, or drain and delete the worker"
+            "Nothing is done because spec.auto_remediate is off: reboot its machine, or drain and delete the worker"
         )
         return Severity.CRITICAL, "RemediationOff", following
     if view.sessions:
-        following = (
-            f"Nothing is done while sessions are on it: {_session_names(view.sessions)}. Move or end them, or mend CML"
-        )
+        names = _session_names(view.sessions)
+        following = f"Nothing is done while sessions are on it: {names}. Move or end them, or repair CML"
         return Severity.CRITICAL, "SessionsPresent", following
     if remedies % 2:
         then = "gets another machine" if is_our_machine(view) else "is left to you"
@@ -116,17 +114,15 @@ ALERT_NAMES: Final = (FAILED, OVERDUE, DRAIN, STUCK, LICENCE, UNHEALTHY, UNREACH
 
 _NOT_OBTAINED: Final = frozenset({NO_SEAT, NOT_OBTAINED})
 _SERVING_PHASES: Final = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE, WorkerPhase.DRAINING})
-_HALTED_ADVICE: Final = (
-    "somebody stopped its machine; start that, or pause and resume the worker, to have it tried again"
-)
+_HALTED_ADVICE: Final = "somebody stopped its machine; to retry, start the machine, or pause and resume the worker"
 _MINUTE: Final = timedelta(minutes=1)
 _AUTOMATIC_GRACE: Final = 5 * _MINUTE
 _METAL_GRACE: Final = 15 * _MINUTE
 """Bare metal machines take long to shut down."""
 _OVERDUE_TEXTS: Final = {
     WorkerPhase.DRAINING: "it is not seen drained",
-    WorkerPhase.UNLICENSING: "its licence is not seen given back. See to it that CML answers and reaches its licence "
-    "server; a silent one whose worker is deleted or replaced is given up after 2 hours, and its seat left behind",
+    WorkerPhase.UNLICENSING: "its licence is not seen returned. Make sure that CML answers and reaches its licence "
+    "server; if the worker is deleted or replaced, a silent CML is given up after 2 hours and its licence seat lost",
     WorkerPhase.STOPPING: "it is not seen stopped",
     WorkerPhase.TERMINATING_EC2: "it is not seen gone",
     WorkerPhase.STARTING: "CML did not come up",
@@ -163,7 +159,7 @@ def _check_licence(view: WorkerView) -> AlertFinding | None:
         or not view.worker.spec.cml.license_token
     ):
         return None
-    text = f"{view.worker.metadata.name} has no licence, which is asked for again and again: {status.last_error}"
+    text = f"{view.worker.metadata.name} has no licence and keeps asking for one: {status.last_error}"
     return AlertFinding(alert=LICENCE, severity=Severity.WARNING, reason=status.failure, message=shorten_text(text))
 
 

@@ -114,7 +114,7 @@ def _capacity_condition(status: LabWorkerStatus, sessions: int) -> _ConditionPar
     if status.phase is _P.TERMINATED:
         return _C.CAPACITY_AVAILABLE, Truth.FALSE, "NoInstance", ""
     if status.capacity is None:
-        return _C.CAPACITY_AVAILABLE, Truth.UNKNOWN, "NotSeen", "CML has not said what the machine has"
+        return _C.CAPACITY_AVAILABLE, Truth.UNKNOWN, "NotSeen", "CML has not reported what the machine has"
     if sessions >= status.capacity.labs:
         return _C.CAPACITY_AVAILABLE, Truth.FALSE, "TooManyLabs", f"{sessions} of {status.capacity.labs} labs"
     return _C.CAPACITY_AVAILABLE, Truth.TRUE, "Room", f"{sessions} of {status.capacity.labs} labs"

@@ -188,7 +188,7 @@ def _enter_stopping(view: WorkerView) -> Decision:
     reason = (
         "the licence is seen deregistered"
         if kept not in UNRETURNED
-        else "CML forgot its licence; the seat did not come back"
+        else "CML lost its licence; the licence seat was not returned"
     )
     return enter_phase(view, WorkerPhase.STOPPING, reason, cml=cml, retry_at=None)
 

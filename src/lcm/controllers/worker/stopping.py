@@ -54,7 +54,7 @@ def decide_stopped(view: WorkerView) -> Decision:
     if view.instance is None or (isinstance(view.instance, Instance) and view.instance.state in ENDING):
         return record_machine_gone(view)
     if view.is_deleted:
-        return _start_again(view, "deleted; started once more to give its licence back")
+        return _start_again(view, "deleted; started once more to return its licence")
     if view.worker.spec.wanted_state == "running":
         return _start_again(view, "resumed", resume_count=status.resume_count + 1)
     if any(one.status.phase is SessionPhase.STOPPING for one in view.sessions):
