@@ -164,7 +164,6 @@ class Fleet(Estate):
             lifecycle.reconcile,
             cache,
             LabWorker,
-            clock=self.clock,
             chance=self.half,
             concurrency=2,
             report_bug=lifecycle.report_bug,

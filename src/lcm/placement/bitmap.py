@@ -146,18 +146,14 @@ def shift_usage(rows: FullnessRows, samples: dict[int, int], span: range, bit: i
         for number in changes:
             row[number] ^= bit
         if scarce:
-            row[_SCARCITY_REACHED] = _scarcity_reached(row)
+            reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
+            row[_SCARCITY_REACHED] = max(reached, default=0)
         if now:
             samples[tick] = now
         else:
             del samples[tick]
             if not row[BUSY]:
                 del rows[tick]
-
-
-def _scarcity_reached(row: FullnessRow) -> int:
-    """Return the highest step that any place has reached in a dimension that is seldom scarce."""
-    return max((place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask), default=0)
 
 
 @lru_cache(maxsize=4096)

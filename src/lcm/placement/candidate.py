@@ -135,10 +135,6 @@ class PackedRequest:
         reason = f"{needed} needed, {_format_amount(name, free)} free at {at}"
         return ROOM_FILTERS[name], reason
 
-    def too_large_for(self, line: IndexedPlace) -> bool:
-        """Return whether the place is too small even when empty."""
-        return not self.need.within(line.place.capacity)
-
 
 _UNITS = dict(
     zip(

@@ -1,7 +1,7 @@
 """The index of all places with their claims over time, updated claim by claim and searched without a full scan.
 
 The scheduler keeps one `PlaceIndex` and follows the watch with it. Claims are taken from the store as they are, even
-if they are too many; `hold_if_fits` is for callers that check first.
+if they are too many; `fits` is for callers that check first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,8 @@ class PlaceIndex:
 
     def __init__(self, places: Iterable[Place] = (), held: Mapping[str, Iterable[HeldClaim]] | None = None) -> None:
         self._lines: dict[str, IndexedPlace] = {}
-        self._last_request: PackedRequest | None = None
+        self.last_request: PackedRequest | None = None
+        """The request that was placed last: its claim is usually the next to be held."""
         self._since = 0
         self._until = moment_of(TICK_MICROS)
         self._workers: list[SizeClass] = []
@@ -70,7 +71,7 @@ class PlaceIndex:
         line = self._lines[id_]
         if held.holder in line.held:
             self.release(id_, held.holder)
-        claim, asked = held.claim, self._last_request
+        claim, asked = held.claim, self.last_request
         need = line.lanes.pack(claim.need)
         if asked is not None and claim is asked.claim:
             start, end, span = asked.start, asked.end, asked.span
@@ -80,17 +81,6 @@ class PlaceIndex:
         line.held[held.holder] = IndexedClaim(held, start, end, span, need)
         line.timeline.add(start, end, need)
         line.shelf.add(line, span, need)
-
-    def remember_request(self, ask: PackedRequest) -> None:
-        """Remember a request and its packed numbers: its claim is usually the next to be held."""
-        self._last_request = ask
-
-    def hold_if_fits(self, id_: str, held: HeldClaim) -> bool:
-        """Hold a claim if it fits beside what its holder already has there; return False if it does not."""
-        if not self.fits(id_, held.claim):
-            return False
-        self.hold(id_, held)
-        return True
 
     def release(self, id_: str, holder: str) -> bool:
         """Release what a holder has on a place; return False if that is nothing."""

@@ -16,8 +16,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
-from lcm.placement.seats import END, Seats, Span, busiest_moment, total_length
-from lcm.placement.timeline import BEGINNING, Timeline, micros, moment_of
+from lcm.placement.seats import Seats, Span, busiest_moment, total_length
+from lcm.placement.timeline import BEGINNING, END, Timeline, micros, moment_of
 
 _QUARTER_MICROS: Final = 15 * 60 * 1_000_000
 _QUARTERS_PER_DAY: Final = 96
@@ -32,7 +32,8 @@ def first_closed_moment(hours: AllowedHours, span: Span) -> int | None:
     for day in range(first // _QUARTERS_PER_DAY, -(-last // _QUARTERS_PER_DAY)):
         closed = ~_open_quarters(hours, day) & _quarters_between(day, first, last)
         if closed:
-            return max(span.start, (day * _QUARTERS_PER_DAY + _lowest_bit(closed)) * _QUARTER_MICROS)
+            lowest = (closed & -closed).bit_length() - 1
+            return max(span.start, (day * _QUARTERS_PER_DAY + lowest) * _QUARTER_MICROS)
     return None
 
 
@@ -57,10 +58,6 @@ def _quarters_between(day: int, first: int, last: int) -> int:
     begin = min(max(first - day * _QUARTERS_PER_DAY, 0), _QUARTERS_PER_DAY)
     end = min(max(last - day * _QUARTERS_PER_DAY, begin), _QUARTERS_PER_DAY)
     return (1 << end) - (1 << begin)
-
-
-def _lowest_bit(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1
 
 
 def _is_quarter_open(hours: AllowedHours, quarter: int) -> int:
@@ -169,10 +166,6 @@ def outside_hours(spans: Sequence[Span], rules: PromiseRules) -> str | None:
     return f"its machine would have to run at {_format_micros(closed)}, and the pool's hours are {opening}"
 
 
-def _check_hours(_seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
-    return outside_hours(pieces, rules)
-
-
 def _check_licences(seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
     if rules.licences is None:
         return None
@@ -218,7 +211,7 @@ def _check_monthly_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRu
 
 
 LIMITS: Final[Mapping[str, Limit]] = {
-    "hours": _check_hours,
+    "hours": lambda _seats, pieces, rules: outside_hours(pieces, rules),
     "licences": _check_licences,
     "price_unknown": _check_price,
     "hourly_budget": _check_hourly_budget,

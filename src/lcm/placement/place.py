@@ -36,7 +36,25 @@ class Placement(msgspec.Struct, frozen=True):
 def place(fleet: PlaceIndex, request: PlacementRequest, strategy: str = BIN_PACK, *, number: int = 0) -> Placement:
     """Decide about one request. `number` is the turn for RoundRobin, and the number drawn for Random."""
     ask = PackedRequest(request)
-    return assign(fleet, ask, strategy, number=number) or _place_later(fleet, ask)
+    if (assigned := assign(fleet, ask, strategy, number=number)) is not None:
+        return assigned
+    found = _find_soonest(ask, fleet.size_classes(seats=False))
+    seat = _find_soonest(ask, fleet.size_classes(seats=True))
+    opens = seat is not None and (found is None or seat[0] < found[0])
+    found = seat if opens else found
+    reason = "no open place will ever fit it" if request.movable else "no open place fits it at its time"
+    if found is not None:
+        name, at = found[1].place.name, format_moment(found[0])
+        sooner = f"no worker fits it sooner than planned worker {name} would, at {at}"
+        reason = sooner if opens else f"{name} will fit it at {at}"
+    decision = SchedulingDecision(
+        action="scale_up" if opens else "wait",
+        worker_template=found[1].place.template or None if found and opens else None,
+        reason=reason,
+        candidates_evaluated=len(fleet),
+        rejections=count_rejections(fleet, ask),
+    )
+    return Placement(decision, found[1].place, found[0]) if found else Placement(decision)
 
 
 def assign(fleet: PlaceIndex, ask: PackedRequest, strategy: str = BIN_PACK, *, number: int = 0) -> Placement | None:
@@ -48,7 +66,7 @@ def assign(fleet: PlaceIndex, ask: PackedRequest, strategy: str = BIN_PACK, *, n
         choice = choose_place(strategy, shelves, ask, region=None, number=number)
     if choice is None:
         return None
-    fleet.remember_request(ask)
+    fleet.last_request = ask
     place = choice.line.place
     decision = SchedulingDecision(
         action="assign",
@@ -58,35 +76,6 @@ def assign(fleet: PlaceIndex, ask: PackedRequest, strategy: str = BIN_PACK, *, n
         candidates_evaluated=choice.looked,
     )
     return Placement(decision, place, ask.claim.start)
-
-
-def _place_later(fleet: PlaceIndex, ask: PackedRequest) -> Placement:
-    workers = _find_soonest(ask, fleet.size_classes(seats=False))
-    seat = _find_soonest(ask, fleet.size_classes(seats=True))
-    if seat and not (workers and workers[0] <= seat[0]):
-        return _scale_up(fleet, ask, *seat)
-    return _wait(fleet, ask, workers)
-
-
-def _scale_up(fleet: PlaceIndex, ask: PackedRequest, at: datetime, line: IndexedPlace) -> Placement:
-    decision = SchedulingDecision(
-        action="scale_up",
-        worker_template=line.place.template or None,
-        reason=f"no worker fits it sooner than the seat {line.place.name} would, at {format_moment(at)}",
-        candidates_evaluated=len(fleet),
-        rejections=count_rejections(fleet, ask),
-    )
-    return Placement(decision, line.place, at)
-
-
-def _wait(fleet: PlaceIndex, ask: PackedRequest, found: tuple[datetime, IndexedPlace] | None) -> Placement:
-    reason = "no open place will ever fit it" if ask.request.movable else "no open place fits it at its time"
-    if found is not None:
-        reason = f"{found[1].place.name} will fit it at {format_moment(found[0])}"
-    decision = SchedulingDecision(
-        action="wait", reason=reason, candidates_evaluated=len(fleet), rejections=count_rejections(fleet, ask)
-    )
-    return Placement(decision, found[1].place if found else None, found[0] if found else None)
 
 
 def count_rejections(fleet: PlaceIndex, ask: PackedRequest) -> tuple[Rejection, ...]:
@@ -141,7 +130,7 @@ def _evaluate(line: IndexedPlace, ask: PackedRequest, strategy: str) -> PlaceEva
         score = SCORES.get(strategy)
         return PlaceEvaluation(line.place, score=score(line, ask) if score else None, earliest=earliest)
     name, reason = rejected
-    hopeless = name in ROOM_FILTERS.values() and ask.too_large_for(line)
+    hopeless = name in ROOM_FILTERS.values() and not ask.need.within(line.place.capacity)
     return PlaceEvaluation(
         line.place, name, reason, TOO_LARGE_REMEDY if hopeless else FILTER_REMEDIES[name], earliest=earliest
     )

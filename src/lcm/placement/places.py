@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Final
 
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount
-from lcm.model.base.resource import Truth, find_condition
+from lcm.model.base.resource import Truth, find_condition, has_condition
 from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, get_claim
@@ -75,13 +75,15 @@ def claims_of_booking(booking: LabletSession | Reservation) -> Iterator[tuple[st
 
 def is_accepting(worker: LabWorker) -> bool:
     """Return whether a worker may be given a session now."""
-    known = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
+    accepts = has_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS, Truth.TRUE)
     leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
-    return (
-        worker.status.phase in HOSTING_PHASES
-        and not leaving
-        and (known.status is Truth.TRUE if known is not None else False)
-    )
+    return accepts and worker.status.phase in HOSTING_PHASES and not leaving
+
+
+def is_wanted(worker: LabWorker) -> bool:
+    """Return whether a worker runs or is going to run."""
+    gone = worker.metadata.deletion_timestamp is not None or worker.status.phase is _P.TERMINATED
+    return not gone and worker.spec.wanted_state == "running"
 
 
 def usable_from(worker: LabWorker, now: datetime, boot: timedelta) -> datetime | None:
@@ -91,13 +93,9 @@ def usable_from(worker: LabWorker, now: datetime, boot: timedelta) -> datetime |
     leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
     if leaving or worker.status.phase not in COMING_PHASES:
         return None
-    return max(_coming_since(worker, now) + boot, now + min(_SHORTEST_WAIT, boot))
-
-
-def _coming_since(worker: LabWorker, now: datetime) -> datetime:
-    """Return when a worker began its present way up."""
-    lines = list(takewhile(lambda line: line.phase in COMING_PHASES, reversed(worker.status.history)))
-    return lines[-1].at if lines else now
+    way_up = list(takewhile(lambda line: line.phase in COMING_PHASES, reversed(worker.status.history)))
+    since = way_up[-1].at if way_up else now
+    return max(since + boot, now + min(_SHORTEST_WAIT, boot))
 
 
 def full_capacity(worker: LabWorker) -> Amount | None:
@@ -141,17 +139,8 @@ def standing_seats(row: PoolSnapshot) -> frozenset[int]:
     """
     spec = row.pool.spec
     least_ = 0 if spec.policy is ScalingPolicy.NONE else min(spec.min_workers, spec.max_workers)
-    kept = (
-        []
-        if spec.policy in OPENING_POLICIES
-        else [number for number, one in row.workers.items() if _stays_running(one)]
-    )
+    kept = [] if spec.policy in OPENING_POLICIES else [number for number, one in row.workers.items() if is_wanted(one)]
     return frozenset((*range(1, least_ + 1), *kept))
-
-
-def _stays_running(worker: LabWorker) -> bool:
-    gone = worker.metadata.deletion_timestamp is not None or worker.status.phase is _P.TERMINATED
-    return not gone and worker.spec.wanted_state == "running"
 
 
 def seats_of(row: PoolSnapshot, claims: Iterable[tuple[int, HeldClaim]], terms: Terms) -> Seats | None:
@@ -239,7 +228,7 @@ def expected_place(worker: LabWorker) -> Place | None:
 def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime, *, closed: str = "") -> Place:
     """Return a seat that has no worker as a place: what its template promises."""
     return Place(
-        id=seat_id(row, number),
+        id=f"seat:{row.name}/{number}",
         name=f"{row.pool.metadata.name}/{number}",
         capacity=room,
         licensed=None,
@@ -249,11 +238,6 @@ def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime
         template=row.template.metadata.name,
         **_hosting_fields(row.template.spec.worker, row.pool.spec.lab_track),  # type: ignore[arg-type]  # fields of Place
     )
-
-
-def seat_id(row: PoolSnapshot, number: int) -> str:
-    """Return the id of a seat as a place."""
-    return f"seat:{row.name}/{number}"
 
 
 def _hosting_fields(spec: LabWorkerSpec, track: str | None = None) -> Mapping[str, object]:

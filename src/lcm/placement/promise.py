@@ -78,7 +78,8 @@ def _held_on_trial(
 
     Yields the seats by index of the claim, and the index of the claim that got none.
     """
-    order = sorted(range(len(claims)), key=lambda place: _largest_first(claims[place]))
+    sizes = [(one.start - one.end, -one.need.cpu_millis - one.need.memory_mb) for one in claims]
+    order = sorted(range(len(claims)), key=lambda place: sizes[place])
     chosen: dict[int, int] = {}
     missing: int | None = None
     try:
@@ -102,10 +103,6 @@ def _mix_shifts(earlier: Sequence[int], later: Sequence[int], count: int) -> lis
         if side and count > 1 and not set(found) & set(side):
             found[-1] = side[0]
     return found
-
-
-def _largest_first(claim: Claim) -> tuple[timedelta, int]:
-    return claim.start - claim.end, -claim.need.cpu_millis - claim.need.memory_mb
 
 
 GROUP_LOOKS: Final = 3_000

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from lcm.model.base.capacity import Amount, utilization
+from lcm.model.base.capacity import utilization
 from lcm.placement.limits import PromiseRules
 from lcm.placement.request import HeldClaim
 from lcm.placement.seat_choice import candidate_seats, choose_seat
@@ -85,14 +85,11 @@ class _RepackSearch:
 
     def run(self) -> None:
         """Search until nothing better is found, or the allowed looks are used up."""
-        self._repack_all()
-        while self._looks > 0 and self._repack_pairs() | self._dissolve_runs():
-            pass
-
-    def _repack_all(self) -> None:
         for window in self._windows(self._candidate_numbers()):
             numbers = self._candidate_numbers()
             self._try_orders(numbers, numbers, window)
+        while self._looks > 0 and self._repack_pairs() | self._dissolve_runs():
+            pass
 
     def _repack_pairs(self) -> bool:
         """Redistribute the claims of two seats between them."""
@@ -165,8 +162,5 @@ class _RepackSearch:
             for held in seat.held.values():
                 span = span_of(held.claim)
                 if max(self._since, window.start) <= span.start < window.end:
-                    yield _LiftedClaim(number, held, span, _share(held.claim.need, self._seats.capacity))
-
-
-def _share(need: Amount, capacity: Amount) -> float:
-    return max(utilization(need, capacity).values())
+                    share = max(utilization(held.claim.need, self._seats.capacity).values())
+                    yield _LiftedClaim(number, held, span, share)

@@ -103,13 +103,13 @@ ROOM_FILTERS: Final[Mapping[str, str]] = {
 
 FILTER_REMEDIES: Final[Mapping[str, str]] = {
     "draining": "cancel its drain, or wait for another worker",
-    "phase": "see why it is so with `lcm describe worker`, or add a worker",
+    "phase": "see why with `lcm describe worker`, or add a worker",
     "lab_type": "add a worker or a pool that hosts this type of lab",
     "license_affinity": "add a worker with such a licence, or change the definition's license_affinity",
     "licensed": "register a licence for it, or set REQUIRE_LICENSED_FOR_CML=false for labs of at most 5 nodes",
     "cml_version": "add a worker whose AMI has such a CML, or widen the definition's ami_requirements",
     "node_definitions": "install them on the worker or in its AMI",
-    "track": "book under that track, or give the session's own track a pool with free seats",
+    "track": "book under that track, or add a pool with free workers for the session's own track",
     "region": "drop the required region, or add workers there",
     "booting": "wait until it has booted",
     "cpu": "choose another time, make the lab smaller, or add a worker",

@@ -23,14 +23,14 @@ from lcm.placement.seats import FOREIGN_LABS_STAY, Seats, SeatTimeline, Span, sp
 from lcm.placement.timeline import micros, moment_of, short_of
 
 SEAT_REMEDIES: Final[Mapping[str, str]] = {
-    "too_large": "make the lab smaller, or give the pool a template with a larger machine",
-    "no_worker": "give the pool the policy SCHEDULED or HYBRID, or add workers to it",
+    "too_large": "make the lab smaller, or use a template with a larger machine for the pool",
+    "no_worker": "set the pool's policy to SCHEDULED or HYBRID, or add workers to it",
     "too_soon": "choose a later slot, or ask for it as soon as possible instead",
     "foreign_labs": "choose one of the nearest free slots, or end the labs on the worker that no session made",
     "full": "choose one of the nearest free slots, or raise the pool's max_workers",
     "hours": "choose a slot within the pool's allowed_hours, or widen them",
     "licences": "choose one of the nearest free slots, or add licence seats",
-    "price_unknown": "give the template a price_per_hour_usd, or the price book one for its instance type",
+    "price_unknown": "set price_per_hour_usd in the template, or add its instance type to the price book",
     "hourly_budget": "choose one of the nearest free slots, or raise the pool's hourly budget",
     "monthly_budget": "choose a slot in another month, or raise the pool's monthly budget",
 }
@@ -51,8 +51,12 @@ def choose_seat(seats: Seats, claim: Claim, rules: PromiseRules, among: Iterable
     if claim.start < rules.now or outside_hours([span], rules):
         return None
     numbers = candidate_seats(seats, rules) if among is None else among
-    fitting = (number for number in numbers if seats.fits(number, span, required_room(seats, number, claim, rules)))
-    offers = [offer for number in fitting if (offer := _seat_cost(seats, number, span, rules))]
+    offers: list[tuple[int, int, Sequence[Span]]] = []
+    for number in numbers:
+        if seats.fits(number, span, required_room(seats, number, claim, rules)):
+            pieces = seats.added_runtime(number, span)
+            if not _is_too_soon(number, span, pieces, rules):
+                offers.append((total_length(pieces), number, pieces))
     if not rules.has_limits:
         return min(offers)[1] if offers else None
     return next(
@@ -66,13 +70,16 @@ def explain_refusal(
     """Return why no seat takes a claim, in a word and in a sentence."""
     span = span_of(claim)
     if claim.start < rules.now:
-        return "too_soon", f"it would have to be instantiated from {format_moment(claim.start)} on, which is past"
+        return (
+            "too_soon",
+            f"it would have to be instantiated from {format_moment(claim.start)} on, which is in the past",
+        )
     closed = outside_hours([span], rules)
     if closed:
         return "hours", closed
     numbers = among or (number for number in candidate_seats(seats, rules) if number <= seats.most)
     answers = [_seat_rejection(seats, number, claim, rules) for number in numbers]
-    none = "no_worker", f"the pool has no worker, and with the policy {rules.policy} it opens no seat for a booking"
+    none = "no_worker", f"the pool has no worker, and with the policy {rules.policy} it starts no worker for a booking"
     return max(answers or [none], key=lambda answer: refusal_rank(answer[0]))
 
 
@@ -97,16 +104,6 @@ def is_plain(seats: Seats, number: int) -> bool:
     return not seat.held and seat.capacity == seats.capacity and seat.strangers is ZERO_AMOUNT
 
 
-_SeatCost = tuple[int, int, Sequence[Span]]
-
-
-def _seat_cost(seats: Seats, number: int, span: Span, rules: PromiseRules) -> _SeatCost | None:
-    pieces = seats.added_runtime(number, span)
-    if _is_too_soon(number, span, pieces, rules):
-        return None
-    return total_length(pieces), number, pieces
-
-
 def _is_too_soon(number: int, span: Span, pieces: Sequence[Span], rules: PromiseRules) -> bool:
     """Return whether a seat's worker cannot be up by the time a claim begins."""
     usable = rules.usable.get(number)
@@ -118,22 +115,22 @@ def _is_too_soon(number: int, span: Span, pieces: Sequence[Span], rules: Promise
 def _seat_rejection(seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> tuple[str, str]:
     seat, span = seats[number], span_of(claim)
     if number > seats.most:
-        return "full", f"seat {number} is beyond the pool's size by now, and only keeps what it has"
+        return "full", f"planned worker {number} is beyond the pool's size by now, and takes no more bookings"
     large = find_exceeded(claim.need, seat.capacity)
     if large:
         return "too_large", f"it needs more {_dimension_words(large)} than a worker of the pool has"
     short = _describe_shortage(seat, span, claim.need)
     if short:
-        return "full", f"{_describe_taken(seats, rules)}: seat {number} is {short}"
+        return "full", f"{_describe_taken(seats, rules)}: planned worker {number} is {short}"
     short = _describe_shortage(seat, span, required_room(seats, number, claim, rules))
     if short:
-        return "foreign_labs", f"labs that no session made are in the way: with them seat {number} is {short}"
+        return "foreign_labs", f"labs that no session made are in the way: with them planned worker {number} is {short}"
     pieces = seats.added_runtime(number, span)
     if _is_too_soon(number, span, pieces, rules):
         ready = format_moment(rules.usable.get(number) or rules.now + timedelta(microseconds=seats.lead))
         return (
             "too_soon",
-            f"seat {number} has a worker from {ready} on, and the claim begins {format_moment(claim.start)}",
+            f"planned worker {number} has a machine from {ready} on, and the claim begins {format_moment(claim.start)}",
         )
     found = find_violated_limit(seats, pieces, rules)
     assert found is not None, f"seat {number} takes the claim"
@@ -162,9 +159,9 @@ def _describe_shortage(seat: SeatTimeline, span: Span, need: Amount) -> str:
 
 def _describe_taken(seats: Seats, rules: PromiseRules) -> str:
     if rules.unsuited:
-        return "all seats that suit it are taken"
+        return "all planned workers that suit it are taken"
     if rules.policy in OPENING_POLICIES:
-        return f"all {seats.most} seats are taken"
+        return f"all {seats.most} planned workers are taken"
     several = len(rules.usable) != 1
     return f"the {len(rules.usable)} worker{'s' * several} of the pool {'are' if several else 'is'} taken"
 

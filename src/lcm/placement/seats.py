@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim
 from lcm.placement.request import HeldClaim
-from lcm.placement.timeline import BEGINNING, GUARD_BITS, Lanes, Timeline, micros, moment_of
+from lcm.placement.timeline import BEGINNING, END, GUARD_BITS, Lanes, Timeline, micros, moment_of
 
 KEEP_THROUGH_GAP: Final = timedelta(minutes=15)
 """A worker is kept through gaps longer than a boot by less than this: stopping and starting take time too."""
@@ -22,7 +22,6 @@ KEEP_THROUGH_GAP: Final = timedelta(minutes=15)
 FOREIGN_LABS_STAY: Final = timedelta(hours=24)
 """How long labs that no session made are expected to stay: nobody says when they end."""
 
-END: Final = 1 << 62
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ONE_CLAIM: Final = 1 << 64 * len(DIMENSIONS)
 """A lane above the dimensions counts claims, so that a claim of nothing keeps its worker as well."""
@@ -255,13 +254,6 @@ def seat_demand(seats: Seats, now: datetime) -> Mapping[int, SeatDemand]:
     standing = {number: SeatDemand(now, None) for number in numbers if number in seats.always}
     others = {number: _next_demand(seats, number, now) for number in numbers if number not in seats.always}
     return standing | {number: found for number, found in others.items() if found}
-
-
-def next_demand_change(seats: Seats, now: datetime) -> datetime | None:
-    """Return when the demand changes next; None if it stays as it is."""
-    wanted = seat_demand(seats, now).values()
-    moments = [moment for one in wanted for moment in (one.start_by, one.needed_until) if moment and moment > now]
-    return min(moments, default=None)
 
 
 def _next_demand(seats: Seats, number: int, now: datetime) -> SeatDemand | None:

@@ -135,7 +135,9 @@ class SizeClass:
     def set_facts(self, line: IndexedPlace, place: Place) -> None:
         """Record what a place is now: whether it accepts sessions, and its kind."""
         bit = 1 << line.slot
-        self._clear_facts(line)
+        self._accepting &= ~bit
+        kept = ((key, kind, mask & ~bit) for key, (kind, mask) in self._kinds.items())
+        self._kinds = {key: (kind, mask) for key, kind, mask in kept if mask}
         line.place = place
         known, mask = self._kinds.get(place_facts(place), (place, 0))
         self._kinds[place_facts(place)] = known, mask | bit
@@ -152,9 +154,12 @@ class SizeClass:
 
     def subtract(self, line: IndexedPlace, held: IndexedClaim) -> None:
         """Record that a place does not hold a claim any more."""
-        if self._crowds:
-            self._forget_full(line.slot, held.span)
-        self.add(line, held.span, -held.need)
+        span, crowds = held.span, self._crowds
+        if crowds:
+            for tick in range(span.start - 1, span.stop + 1) if len(span) < MOST_TICKS else tuple(crowds):
+                if tick in crowds:
+                    crowds[tick].forget(line.slot)
+        self.add(line, span, -held.need)
 
     def advance(self, since: int) -> None:
         """Drop the samples of the half hours before this one."""
@@ -174,7 +179,9 @@ class SizeClass:
                 self._open_to.clear()
             masks = (mask for kind, mask in self._kinds.values() if static_rejection(kind, request) is None)
             found = self._open_to[asked] = self._accepting & sum(masks)
-        return found if region is None else found & self._in_region(region)
+        if region is None:
+            return found
+        return found & sum(mask for kind, mask in self._kinds.values() if kind.region == region)
 
     def limits(self, ask: PackedRequest) -> FullnessLimits | None:
         """Return how full a place may be to have room for a need; None if the need is larger than every place."""
@@ -209,25 +216,10 @@ class SizeClass:
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
 
-    def _in_region(self, region: str) -> int:
-        return sum(mask for kind, mask in self._kinds.values() if kind.region == region)
-
     def _choose_lanes(self) -> None:
         """Use the packing of the places themselves if they all have one size: it tells best which are too full."""
         found = self._lanes_of_lines
         self.lanes = next(iter(found)) if len(found) == 1 else self._rounded
-
-    def _forget_full(self, slot: int, span: range) -> None:
-        crowds = self._crowds
-        for tick in range(span.start - 1, span.stop + 1) if len(span) < MOST_TICKS else tuple(crowds):
-            if tick in crowds:
-                crowds[tick].forget(slot)
-
-    def _clear_facts(self, line: IndexedPlace) -> None:
-        keep = ~(1 << line.slot)
-        self._accepting &= keep
-        kept = ((key, kind, mask & keep) for key, (kind, mask) in self._kinds.items())
-        self._kinds = {key: (kind, mask) for key, kind, mask in kept if mask}
 
     def _move_bits(self, moved: Callable[[int], int]) -> None:
         self._open_to.clear()

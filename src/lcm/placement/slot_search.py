@@ -16,8 +16,8 @@ import msgspec
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim
 from lcm.placement.limits import OPENING_POLICIES, PromiseRules, exhausted_times, first_closed_moment
 from lcm.placement.seat_choice import candidate_seats, choose_seat, is_plain, required_room
-from lcm.placement.seats import END, FOREIGN_LABS_STAY, Seats, Span, span_of
-from lcm.placement.timeline import BEGINNING, micros
+from lcm.placement.seats import FOREIGN_LABS_STAY, Seats, Span, span_of
+from lcm.placement.timeline import BEGINNING, END, micros
 
 GroupTrial = Callable[[Seats, Sequence[Claim], PromiseRules], int | None]
 """Seats all of several claims on trial, and returns the index of the first that gets none."""
@@ -34,16 +34,6 @@ class WorkBudget:
     """How much a search may still look at, in about microseconds."""
 
     left: int
-
-    def spend(self, much: int) -> None:
-        """Subtract what was looked at."""
-        self.left -= much
-
-    def try_spend(self, much: int) -> bool:
-        """Subtract what is about to be looked at; return False, so that it is skipped, if it far exceeds the rest."""
-        borne = much <= 2 * self.left
-        self.left -= much
-        return borne
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +92,12 @@ class SlotSearch:
         return self._find_shifts(-1, tries, work)
 
     def _find_shifts(self, way: int, tries: int, work: WorkBudget) -> Iterator[int]:
-        steps, hardest = way, self._groups[0]
+        steps, hardest, first = way, self._groups[0], min(sort.span.start for sort in self._groups)
         while abs(steps) <= self._limit and tries and work.left > 0:
             candidate = self._next_candidate(hardest, steps, way, work)
-            if candidate is None or abs(candidate) > self._limit or self._is_past(candidate):
+            if candidate is None or abs(candidate) > self._limit:
+                return
+            if candidate < 0 and first + candidate * self._step < micros(self._rules.now):
                 return
             found = self._blocking_group(candidate, work)
             if found is None:
@@ -113,11 +105,6 @@ class SlotSearch:
             else:
                 hardest = found
             steps, tries = candidate + way, tries - 1
-
-    def _is_past(self, steps: int) -> bool:
-        return steps < 0 and min(sort.span.start for sort in self._groups) + steps * self._step < micros(
-            self._rules.now
-        )
 
     def _next_candidate(self, sort: _ClaimGroup, steps: int, way: int, work: WorkBudget) -> int | None:
         """Return the least shift of at least so many steps at which enough seats may have room for one claim each."""
@@ -144,7 +131,7 @@ class SlotSearch:
         if hours is None:
             return start
         while abs(start - sort.span.start) <= reach:
-            work.spend(_LOOK_MICROS)
+            work.left -= _LOOK_MICROS
             closed = first_closed_moment(hours, Span(start, start + sort.length))
             if closed is None:
                 break
@@ -191,16 +178,16 @@ class SlotSearch:
             found = seat.latest(span.start, length, need)
         moments = seat.timeline.moments
         ends = (span.start, END if found is None else found + length) if way > 0 else (found or BEGINNING, span.end)
-        work.spend(_LOOK_MICROS + (bisect_left(moments, ends[1]) - bisect_left(moments, ends[0])) // 4)
+        work.left -= _LOOK_MICROS + (bisect_left(moments, ends[1]) - bisect_left(moments, ends[0])) // 4
         return found
 
     def _next_running_start(self, number: int, sort: _ClaimGroup, start: int, way: int, work: WorkBudget) -> int | None:
         """Return the next start at which a seat's worker already runs for as long as a claim takes."""
         if number not in self._runs:
-            work.spend(len(self._seats[number].timeline.moments))
+            work.left -= len(self._seats[number].timeline.moments)
             self._runs[number] = self._seats.runs(number)
         runs = self._runs[number]
-        work.spend(_LOOK_MICROS + len(runs) // 4)
+        work.left -= _LOOK_MICROS + len(runs) // 4
         if way > 0:
             starts = (max(start, run.start) for run in runs if run.end - sort.length >= max(start, run.start))
         else:
@@ -217,11 +204,17 @@ class SlotSearch:
         if self._is_disjoint or len(self._claims) == 1:
             return None
         cost = len(self._claims) * (len(self._numbers) * 2 * _LOOK_MICROS + _LIMITS_MICROS)
-        if not work.try_spend(cost):
+        is_affordable = cost <= 2 * work.left
+        work.left -= cost
+        if not is_affordable:
             return self._groups[0]
         moved = [shift_claim(claim, by) for claim in self._claims]
         place = self._together(self._seats, moved, self._rules)
-        return None if place is None else next(one for one in self._groups if _is_same(one.claim, self._claims[place]))
+        if place is None:
+            return None
+        lost = self._claims[place]
+        facts = lost.start, lost.end, lost.need
+        return next(one for one in self._groups if (one.claim.start, one.claim.end, one.claim.need) == facts)
 
     def _has_enough_seats(self, sort: _ClaimGroup, by: timedelta, work: WorkBudget) -> bool:
         claim = shift_claim(sort.claim, by)
@@ -236,14 +229,14 @@ class SlotSearch:
         """Iterate over the seats that take a claim; of those that would run at the same times only one is asked."""
         answers: dict[object, bool] = {}
         for number in self._numbers:
-            work.spend(_LOOK_MICROS)
+            work.left -= _LOOK_MICROS
             if not self._seats.fits(number, span, required_room(self._seats, number, claim, self._rules)):
                 continue
-            work.spend(2 * _LOOK_MICROS)
+            work.left -= 2 * _LOOK_MICROS
             pieces = self._seats.added_runtime(number, span)
             alike = (tuple(pieces), self._rules.usable.get(number))
             if alike not in answers:
-                work.spend(_TRIAL_MICROS + self._limits_cost(pieces))
+                work.left -= _TRIAL_MICROS + self._limits_cost(pieces)
                 answers[alike] = choose_seat(self._seats, claim, self._rules, [number]) is not None
             if answers[alike]:
                 yield number
@@ -265,7 +258,7 @@ class SlotSearch:
         first, more = (
             seat.pack_need(need) for need in (required_room(self._seats, number, claim, self._rules), claim.need)
         )
-        work.spend(_LOOK_MICROS * count.bit_length())
+        work.left -= _LOOK_MICROS * count.bit_length()
         others = range(1, count)
         return 1 + bisect_left(others, x=True, key=lambda many: not seat.timeline.fits(*span, first + many * more))
 
@@ -283,10 +276,6 @@ def _count_alike(seats: Seats, rules: PromiseRules, numbers: Sequence[int]) -> d
     unfilled = (one for one in numbers if one not in seats.always and one not in rules.usable)
     fresh = next((one for one in unfilled if is_plain(seats, one)), None)
     return {fresh: 1 + spare} if fresh is not None else {}
-
-
-def _is_same(one: Claim, other: Claim) -> bool:
-    return (one.start, one.end, one.need) == (other.start, other.end, other.need)
 
 
 def shift_claim(claim: Claim, by: timedelta) -> Claim:

@@ -39,7 +39,7 @@ class Lanes:
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
-        factors = [_factor(size) for size in sizes]
+        factors = [-(-(1 << _FULL_SHIFT) // size) if size else 1 for size in sizes]
         self._factors = tuple(factor << shift for factor, shift in zip(factors, _SHIFTS, strict=True))
         self._limits = tuple(_MOST_NEED // factor for factor in factors)
         full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
@@ -115,17 +115,13 @@ def round_up_capacity(capacity: Amount) -> Amount:
     return Amount(**{name: _round_up_to_three_bits(getattr(capacity, name)) for name in DIMENSIONS})
 
 
-def _factor(size: int) -> int:
-    return -(-(1 << _FULL_SHIFT) // size) if size else 1
-
-
 def _round_up_to_three_bits(number: int) -> int:
     shift = max(0, number.bit_length() - 3)
     return -(-number >> shift) << shift
 
 
-BEGINNING = -(1 << 62)
-END = 1 << 62
+BEGINNING: Final = -(1 << 62)
+END: Final = 1 << 62
 
 
 class Timeline:

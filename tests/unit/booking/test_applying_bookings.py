@@ -59,7 +59,9 @@ async def test_five_hundred_sessions_for_nine_in_one_apply_are_refused_as_a_whol
     async with Office().open(max_workers=2) as office:
         await applied(office, [written(SMALL)])
         error = await refused(office, slots(500), dry_run=dry_run)
-        assert str(error).startswith("documents[40]: pool default/ccna: all 2 seats are taken: seat 1 is short of labs")
+        assert str(error).startswith(
+            "documents[40]: pool default/ccna: all 2 planned workers are taken: planned worker 1 is short of labs"
+        )
         assert (error.why, len(error.nearest)) == ("full", 3)
         assert await office.sessions() == []
         await applied(office, slots(40), dry_run=dry_run)
@@ -164,7 +166,7 @@ async def test_who_finds_the_room_taken_in_the_midst_of_it_is_told_which_was_the
         office.store.after_next = lambda: thief.apply(slots(2 * DOZEN, prefix="theirs"))
         with pytest.raises(NoRoom) as raised:
             await applied(office, slots(10 * DOZEN))
-        assert str(raised.value).startswith("documents[96]: pool default/ccna: all 10 seats are taken")
+        assert str(raised.value).startswith("documents[96]: pool default/ccna: all 10 planned workers are taken")
         assert await office.overcommitted() == []
         assert len(await office.sessions()) < 8 * DOZEN, "none of the rest was written"
 

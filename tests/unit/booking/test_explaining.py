@@ -330,7 +330,13 @@ def test_a_slot_that_would_be_promised_is_shown_with_its_seat() -> None:
 
 
 REFUSALS = [
-    (slot("08:30", "09:00"), {}, "too_soon", "seat 1 has a worker from 2026-11-02 08:25Z on", "a later slot"),
+    (
+        slot("08:30", "09:00"),
+        {},
+        "too_soon",
+        "planned worker 1 has a machine from 2026-11-02 08:25Z on",
+        "a later slot",
+    ),
     (slot(), {"cores": 96}, "too_large", "it needs more cpu than a worker of the pool has", "make the lab smaller"),
     (slot(lab_track="ccnp"), {}, "no_pool", "no pool in namespace default serves the track 'ccnp'", "LabWorkerPool"),
     (slot("06:00", "08:30"), {}, "too_soon", "it would have to be instantiated from", "a later slot"),
@@ -360,7 +366,7 @@ def test_all_seats_taken_names_the_nearest_slots_and_what_every_seat_says() -> N
             await counter.otto.create(given.session(name=name, owner="bob", **booked))
         found = await counter[ADA].preview(slot("10:00", "12:00"))
         assert (found.outcome, found.why) == ("refuse", "full")
-        assert "all 2 seats are taken" in found.reason
+        assert "all 2 planned workers are taken" in found.reason
         assert found.remedy == "choose one of the nearest free slots, or raise the pool's max_workers"
         assert [(one.place, one.filter) for one in found.places] == [("ccna/1", "full"), ("ccna/2", "full")]
         assert "bob" not in msgspec.json.encode(found).decode()

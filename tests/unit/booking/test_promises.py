@@ -90,7 +90,7 @@ async def test_an_extension_is_refused_when_the_next_booking_needs_the_room_and_
             await office.book(f"first{number}")
             await office.book(f"next{number}", given.moment("11:30"))
         ref = Ref(LabletSession, "first0")
-        with pytest.raises(NoRoom, match="cannot be extended: all 1 seats are taken") as raised:
+        with pytest.raises(NoRoom, match="cannot be extended: all 1 planned workers are taken") as raised:
             await office.otto.act(ref, Extend(minutes=6))
         assert raised.value.why == "full"
         longer = await office.otto.act(ref, Extend(minutes=5))
@@ -314,7 +314,7 @@ async def test_beyond_a_pools_size_nothing_is_extended_until_it_is_larger_again(
         last = ref_of(several[-1])
         await office.otto.patch(CCNA, {"spec": {"max_workers": 1}})
         with pytest.raises(
-            NoRoom, match=r"seat 2 is beyond the pool's size by now.*raise the pool's max_workers"
+            NoRoom, match=r"planned worker 2 is beyond the pool's size by now.*raise the pool's max_workers"
         ) as no:
             await office.otto.act(last, Extend(minutes=30))
         assert no.value.why == "full"

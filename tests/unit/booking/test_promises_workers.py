@@ -62,7 +62,7 @@ def test_only_seats_whose_worker_suits_a_lab_are_promised_and_so_are_its_nearest
         assert await book(counter, "a") == on(2)
         error = refusal(await book(counter, "b"))
         assert (error.why, len(error.nearest)) == ("full", 3)
-        assert "all seats that suit it are taken" in str(error)
+        assert "all planned workers that suit it are taken" in str(error)
         for start, end in error.nearest:
             wish = PreviewRequest(definition="basics:1.0.0", timeslot_start=start, timeslot_end=end, lab_track="ccna")
             assert (await counter.otto.preview(wish)).seat == on(2)
@@ -154,7 +154,7 @@ def test_labs_that_no_session_made_are_in_the_way_of_what_is_near_and_not_for_ev
         await counter.put(given.template(), worker, pool(worker, max_workers=1), counter_lab())
         error = refusal(await book(counter, "near"))
         assert (error.why, len(error.nearest)) == ("foreign_labs", 3)
-        assert "labs that no session made are in the way: with them seat 1 is short of cpu at" in str(error)
+        assert "labs that no session made are in the way: with them planned worker 1 is short of cpu at" in str(error)
         assert "end the labs on the worker" in str(error)
         assert min(start for start, _ in error.nearest) >= NOW + timedelta(hours=24)
         for number, (start, _) in enumerate(error.nearest):
@@ -221,7 +221,7 @@ def test_seats_beyond_a_pools_size_are_not_counted_among_those_taken() -> None:
         for name in ("a", "b", "c"):
             await book(counter, name)
         await counter.otto.patch(Ref(LabWorkerPool, "ccna"), {"spec": {"max_workers": 1}})
-        assert "all 1 seats are taken" in str(refusal(await book(counter, "d")))
+        assert "all 1 planned workers are taken" in str(refusal(await book(counter, "d")))
 
     attended(work)
 

@@ -115,7 +115,7 @@ def test_a_full_time_is_refused_with_free_ones_that_can_be_pasted(api: ApiServer
         desk.out("book", "basics", "--at", "tomorrow 9:00", "--for", "2h")
     result = desk.lcm("book", "basics", "--at", "tomorrow 9:00", "--for", "2h")
     assert (result.exit_code, result.stdout) == (5, "")
-    assert "all 2 seats are taken" in result.stderr
+    assert "all 2 planned workers are taken" in result.stderr
     offers = re.findall(r"^  (--at '(.+)' --for 2h)  # \w{3} \d\d:\d\d CES?T, in \d+h$", result.stderr, re.MULTILINE)
     assert offers
     desk.out("book", "basics", "--at", offers[0][1], "--for", "2h")

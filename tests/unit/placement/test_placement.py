@@ -134,7 +134,8 @@ def test_lesson_19_ten_placements_in_a_row_do_not_all_choose_one_worker(strategy
     for one in asked:
         found = place(view, one, strategy)
         if found.place is not None and found.decision.action == "assign":
-            assert view.hold_if_fits(found.place.id, HeldClaim(one.name, one.claim))
+            assert view.fits(found.place.id, one.claim)
+            view.hold(found.place.id, HeldClaim(one.name, one.claim))
             taken += 1
     assert taken == 12
     assert [len(view.claims_on(id_)) for id_ in ("a", "b", "c")] == [4, 4, 4]
@@ -145,8 +146,8 @@ def test_lesson_19_a_decision_from_an_old_view_is_not_taken() -> None:
     one, other = (request(name=name, need={"cpu_millis": 30_000}) for name in ("s1", "s2"))
     decisions = [place(view, asked).decision.worker_id for asked in (one, other)]
     assert decisions == ["w1", "w1"]
-    assert view.hold_if_fits("w1", HeldClaim("s1", one.claim))
-    assert not view.hold_if_fits("w1", HeldClaim("s2", other.claim))
+    view.hold("w1", HeldClaim("s1", one.claim))
+    assert not view.fits("w1", other.claim)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ def test_nothing_is_ever_over_committed(several: list[Claim], strategy: str) -> 
     for number, claim in enumerate(several):
         found = place(fleet, PlacementRequest(str(number), claim), strategy, number=number)
         if found.place is not None and found.decision.action == "assign":
-            assert fleet.hold_if_fits(found.place.id, HeldClaim(str(number), claim))
+            assert fleet.fits(found.place.id, claim)
+            fleet.hold(found.place.id, HeldClaim(str(number), claim))
     for id_ in IDS:
         assert not Profile.of(held.claim for held in fleet.claims_on(id_)).find_overcommitted(SMALL)
 
@@ -253,7 +254,7 @@ def test_the_span_of_a_claim_shorter_than_half_an_hour_may_be_empty() -> None:
 def test_taking_what_does_not_fit_is_refused_and_holding_it_is_not() -> None:
     fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim(cpu_millis=40_000))]})
     large = HeldClaim("s2", given.claim(cpu_millis=9_000))
-    assert not fleet.hold_if_fits("w1", large)
+    assert not fleet.fits("w1", large.claim)
     fleet.hold("w1", large)
     assert {held.holder for held in fleet.claims_on("w1")} == {"s1", "s2"}
     assert fleet.release("w1", "s2")

@@ -32,8 +32,8 @@ from lcm.model.kinds.pool import ScalingPolicy
 from lcm.placement.limits import PromiseRules
 from lcm.placement.promise import PromisedSeats, PromiseRefusal, extend, promise, promise_all
 from lcm.placement.request import HeldClaim
-from lcm.placement.seats import END, Seats, Span
-from lcm.placement.timeline import BEGINNING
+from lcm.placement.seats import Seats, Span
+from lcm.placement.timeline import BEGINNING, END
 
 LAB = Amount(cpu_millis=1, memory_mb=1, labs=1)
 WHOLE = Amount(cpu_millis=4, memory_mb=1, labs=1)
@@ -166,7 +166,9 @@ def test_only_what_has_a_worker_is_promised_where_bookings_open_no_seat(policy: 
     pool.hold(2, HeldClaim("first", seat_claim(60, 120, WHOLE)))
     answer = refused(promise(pool, seat_claim(60, 120, LAB), rules=rules))
     assert (answer.reason, answer.nearest[0]) == ("full", timedelta(minutes=-60))
-    assert answer.details.startswith("the 1 worker of the pool is taken: seat 2 is short of cpu at 2026-11-02 01:00Z")
+    assert answer.details.startswith(
+        "the 1 worker of the pool is taken: planned worker 2 is short of cpu at 2026-11-02 01:00Z"
+    )
     assert refused(promise(pool, seat_claim(60, 120, LAB), rules=PromiseRules(EARLY, policy))).reason == "no_worker"
 
 
@@ -179,7 +181,7 @@ def test_every_seat_is_promised_where_bookings_open_them(policy: ScalingPolicy) 
             HeldClaim(f"h{place}", _nine()),
         )
     assert refused(promise(pool, _nine(), rules=PromiseRules(EARLY, policy))).details.startswith(
-        "all 3 seats are taken: "
+        "all 3 planned workers are taken: "
     )
 
 

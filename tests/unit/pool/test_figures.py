@@ -135,7 +135,7 @@ def test_scaling_up_ends_after_an_hour_though_a_worker_is_still_missing() -> Non
     late = view(min_workers=1, phase=PoolPhase.SCALING_UP, history=begun)
     next_ = next_phase(late, plan(late))
     assert next_.phase is PoolPhase.READY
-    assert "no worker after an hour" in next_.reason
+    assert "no machine after an hour" in next_.reason
 
 
 OVERDUE = {

@@ -15,7 +15,7 @@ from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Changes, Drain, Ref
-from lcm.controllers.pool.controller import KINDS, PoolReconciler
+from lcm.controllers.pool.controller import PoolController, PoolReconciler
 from lcm.controllers.pool.view import PoolIndex
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.model.base.errors import NoRoom
@@ -64,8 +64,9 @@ def test_a_booked_seat_gets_its_worker_once_and_in_time() -> None:
             pool = await world.pool()
             assert [(one.number, one.worker_name) for one in pool.status.seats] == [(1, "ccna-1"), (2, "ccna-2")]
             assert pool.status.phase is PoolPhase.SCALING_UP
+            both = "planned workers 1, 2"
             assert reasons(pool, "scale_up") == [
-                "launched ccna-1, ccna-2 for seats 1, 2: seats 1, 2 claimed from 2026-01-01 01:45Z on"
+                f"launched ccna-1, ccna-2 for {both}: {both} claimed from 2026-01-01 01:45Z on"
             ]
 
     run(life)
@@ -232,7 +233,7 @@ def test_a_minimum_that_does_not_come_up_fails_is_tried_again_and_may_still_come
         await world.found(min_workers=1)
         async with world.following():
             pool = await world.pool_reaches(PoolPhase.FAILED)
-            assert pool.status.last_error == "seat 1 got no worker within an hour"
+            assert pool.status.last_error == "planned worker 1 got no machine within an hour"
             await world.settles()
             assert [one.alert for one in await world.otto.alerts()] == ["PoolFailed"]
             assert len(await world.workers()) == 1
@@ -275,7 +276,7 @@ def test_what_cannot_be_made_is_said_and_made_when_it_can() -> None:
             ready = find_condition(pool.status.conditions, PoolCondition.READY)
             assert ready is not None
             assert (ready.status, ready.reason) == (Truth.FALSE, "Refused")
-            assert "no worker can be made for seat 1" in pool.status.last_error
+            assert "cannot create a machine for planned worker 1" in pool.status.last_error
             assert reasons(pool, "none")[-1] == pool.status.last_error
             assert [one.alert for one in await world.otto.alerts()] == ["PoolStuck"]
             await world.otto.patch(template, {"spec": {"labels": dict.fromkeys(many)}})
@@ -308,7 +309,7 @@ def test_a_bug_of_ours_is_told_to_the_operator() -> None:
         world = Pools()
         await world.found()
         plane = world.plane(POOL_CONTROLLER)
-        cache = Cache(plane, *KINDS)
+        cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
@@ -328,7 +329,7 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
         world = Pools()
         await world.found()
         plane = world.plane(POOL_CONTROLLER)
-        cache = Cache(plane, *KINDS)
+        cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
@@ -420,13 +421,13 @@ class LateCache(Cache):
 async def follow_late(world: Pools) -> None:
     """Be a pool controller to whom the watch comes late."""
     plane = world.plane(POOL_CONTROLLER)
-    cache = LateCache(plane, *KINDS)
+    cache = LateCache(plane, *PoolController.kinds)
 
     async def work() -> None:
         await cache.ready()
         book = PoolIndex(cache)
         follower = PoolReconciler(plane, cache, book, clock=world.clock, terms=Terms)
-        runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, clock=world.clock, chance=world.half)
+        runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, chance=world.half)
         book.subscribe(runtime.enqueue)
         await runtime.run()
 

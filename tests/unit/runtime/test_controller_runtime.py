@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from harness.plane_world import NOW, ROOT, Stage, service, template
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, never_rests, requeue_after, requeue_at
+from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, requeue_at
 from lcm.model.base.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.sim.time.loop import VirtualClock, run
@@ -87,7 +87,7 @@ def play(
     *names: str,
     concurrency: int = 16,
     resync: timedelta | Callable[[], timedelta] = HOURLY,
-    resting: Callable[[WorkerTemplate], bool] = never_rests,
+    resting: Callable[[WorkerTemplate], bool] = lambda _: False,
 ) -> None:
     async def main() -> None:
         stage = Stage(clock=VirtualClock())
@@ -99,10 +99,9 @@ def play(
             world.reconcile,
             cache,
             WorkerTemplate,
-            clock=VirtualClock(),
             chance=lambda: world.chance,
             concurrency=concurrency,
-            resync=resync,
+            resync=resync if callable(resync) else lambda: resync,
             resting=resting,
             report_bug=world.troubled,
         )
@@ -139,8 +138,6 @@ def test_everything_is_looked_at_at_the_start_and_then_what_changes() -> None:
         await world.stage[ROOT].delete(ref("c"))
         await asyncio.sleep(5)
         assert set(world.looks[4:]) == {("c", 10)}, "what goes is looked at too"
-        assert world.runtime.reconcile_count == len(world.looks)
-        assert world.runtime.reconciled_at == NOW + timedelta(seconds=10)
 
     play(body, "a", "b")
 
@@ -180,11 +177,11 @@ def test_only_so_many_are_looked_at_at_once() -> None:
     async def body(world: World) -> None:
         world.slow.update(dict.fromkeys(names, 7))
         await asyncio.sleep(1)
-        assert world.runtime.ready_count == 7
+        assert len(world.runtime._queue) == 7
         await asyncio.sleep(60)
         assert world.most == 3
         assert sorted(name for name, _ in world.looks) == sorted(names)
-        assert world.runtime.ready_count == 0
+        assert len(world.runtime._queue) == 0
 
     play(body, *names, concurrency=3)
 
@@ -193,7 +190,7 @@ def test_a_controller_says_when_it_wants_to_look_again() -> None:
     @running
     async def body(world: World) -> None:
         world.said = {
-            "after": [requeue_after(timedelta(seconds=7)), requeue_after(timedelta(seconds=3)), DONE],
+            "after": [Requeue(timedelta(seconds=7)), Requeue(timedelta(seconds=3)), DONE],
             "at": [requeue_at(NOW + timedelta(minutes=1), NOW), requeue_at(NOW, NOW + timedelta(minutes=1)), DONE],
         }
         await asyncio.sleep(600)
@@ -229,7 +226,7 @@ def test_the_interval_may_change_meanwhile() -> None:
 def test_what_rests_is_looked_at_when_it_changes_or_said_so_and_no_more() -> None:
     @running
     async def body(world: World) -> None:
-        world.said = {"b": [requeue_after(timedelta(hours=2)), DONE]}
+        world.said = {"b": [Requeue(timedelta(hours=2)), DONE]}
         await asyncio.sleep(3 * 3600)
         await world.label("a", "new")
         await world.label("c", "new")
@@ -273,7 +270,7 @@ def test_each_error_has_its_pace(error: Exception, gaps: list[float]) -> None:
         world.said["a"] = [error]
         await asyncio.sleep(sum(gaps) + 1)
         assert world.gaps("a")[: len(gaps)] == gaps
-        assert world.runtime.failing_count == 1
+        assert len(world.runtime._failures) == 1
 
     with capture_logs():
         play(body, "a", resync=timedelta(days=1))
@@ -296,13 +293,13 @@ def test_a_success_ends_the_back_off() -> None:
     async def body(world: World) -> None:
         world.said["a"] = [
             *[Unreachable("no answer")] * 3,
-            requeue_after(timedelta(seconds=1)),
+            Requeue(timedelta(seconds=1)),
             Unreachable("no answer"),
             DONE,
         ]
         await asyncio.sleep(600)
         assert world.gaps("a") == [1.25, 2.5, 5, 1, 1.25]
-        assert world.runtime.failing_count == 0
+        assert len(world.runtime._failures) == 0
 
     play(body, "a")
 
@@ -325,7 +322,7 @@ def test_what_is_gone_is_done_with() -> None:
         world.said["a"] = [Unreachable("no answer"), Gone("not there")]
         await asyncio.sleep(1000)
         assert world.times("a") == [0, 1.25]
-        assert world.runtime.failing_count == 0
+        assert len(world.runtime._failures) == 0
 
     play(body, "a")
 
@@ -385,7 +382,7 @@ def test_a_bug_is_one_objects_trouble_told_once_and_looked_at_after_minutes(erro
         world.said["bad"] = [DONE]
         await world.label("bad", "new")
         await asyncio.sleep(300)
-        assert world.runtime.failing_count == 0
+        assert len(world.runtime._failures) == 0
         assert world.gaps("bad")[-1] < 70, "it is looked at as often as the others again"
 
     play(body, "bad", "good", resync=timedelta(seconds=60))
@@ -426,13 +423,13 @@ def test_a_refusal_says_what_must_change() -> None:
 
 def test_a_controller_may_run_again_after_it_was_stopped() -> None:
     async def body(world: World) -> None:
-        world.said["a"] = [requeue_after(timedelta(seconds=50))]
+        world.said["a"] = [Requeue(timedelta(seconds=50))]
         for _ in range(2):
             task = asyncio.create_task(world.runtime.run())
             await asyncio.sleep(10)
             await cancel_and_wait([task])
             await asyncio.sleep(1000)
-            assert world.runtime.ready_count == 0, "what was planned is forgotten"
+            assert len(world.runtime._queue) == 0, "what was planned is forgotten"
         assert world.times("a") == [0, 1010]
 
     play(body, "a")

@@ -63,8 +63,8 @@ async def test_a_promised_licence_that_is_taken_by_hand_is_told_of_until_it_is_f
         assert told is not None
         assert told.reason == "NoLicence"
         assert told.message == (
-            "at 2026-11-02 08:45Z 2 workers need a licence and 1 are left: of 2, by-hand took 1 outside of pools; "
-            "give one of those back (`lcm licenses`), or raise CML_LICENSE_SEATS"
+            "at 2026-11-02 08:45Z 2 workers need a licence and 1 are left: by-hand took 1 of 2 outside of pools; "
+            "return one of those (`lcm licenses`), or raise CML_LICENSE_SEATS"
         )
         assert risk(await room.session("noon")) is None, "one is left for it"
         found = await alerts(room)
@@ -112,7 +112,7 @@ async def test_a_worker_that_the_licence_server_refuses_puts_its_sessions_at_ris
         told = risk(await room.until("s1", lambda one: risk(one) is not None))
         assert told is not None
         assert (told.reason, room.clock.now() < given.moment("00:15")) == ("NoLicence", True)
-        assert told.message.startswith("w1, which has its seat, gets no licence: all are taken; ")
+        assert told.message.startswith("w1, the worker planned for it, gets no licence: all are taken; ")
         await room.change(worker, phase=WorkerPhase.LICENSING)
         await asyncio.sleep(60)
         assert risk(await room.session("s1")) is not None, "it is asked for again, and not had yet"

@@ -159,12 +159,13 @@ def test_a_wait_says_what_it_is_based_on() -> None:
     booting = planned(PlaceIndex([boots("ccna-2", "08:07")]), seeker("s1"))["s1"]
     assert explain_estimate(booting, BOOT) == "worker ccna-2 is booting and usually takes 12 min"
     opened = planned(PlaceIndex([seat("ccna/3")]), seeker("s1"))["s1"]
-    assert explain_estimate(opened, BOOT) == "a worker is to be started for the seat ccna/3, which usually takes 12 min"
+    assert (
+        explain_estimate(opened, BOOT)
+        == "a machine will be started for planned worker ccna/3, which usually takes 12 min"
+    )
     assert waiting_status(opened, BOOT).estimated_start == NOW + BOOT.usual + 5 * MINUTE
     never = planned(PlaceIndex([worker("ccna-1")]), seeker("s1", 9))["s1"]
-    assert explain_estimate(never, BOOT).startswith(
-        "nothing that is there or can be opened would ever fit it; 1 of 1 such as"
-    )
+    assert explain_estimate(never, BOOT).startswith("no worker, present or planned, can ever take it; 1 of 1 such as")
     assert waiting_status(never, BOOT).estimated_start is None
 
 

@@ -10,7 +10,7 @@ from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.runtime.lifecycle import Report, Wait
-from lcm.controllers.scheduler.controller import KINDS
+from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.scheduler.reservations import (
     CREATE_AHEAD,
     Fulfil,
@@ -143,7 +143,7 @@ async def test_a_cancelled_reservation_leaves_alone_who_took_the_name_of_a_sessi
 @from_monday
 async def test_of_a_reservation_that_is_over_nothing_is_remembered() -> None:
     async with Room().open(scheduled=False) as room:
-        cache = Cache(room.by(SCHEDULER), *KINDS)
+        cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             seen, poked = ReservationReconciler(room.by(SCHEDULER), cache, clock=room.clock), list[object]()

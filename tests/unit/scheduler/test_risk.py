@@ -42,7 +42,10 @@ async def test_a_seat_whose_worker_comes_too_late_is_told_of_and_settled_when_it
         known = risk(found)
         assert known is not None
         assert known.reason == "NoWorkerInTime"
-        told = "its seat ccna/1 is needed from 2026-11-02 00:45Z on, and ccna/1 has no worker that is up by then"
+        told = (
+            "its planned worker ccna/1 is needed from 2026-11-02 00:45Z on, "
+            "and ccna/1 has no machine that is up by then"
+        )
         assert known.message == told, "it is true for as long as it stands"
         assert [one.alert for one in await room.otto.alerts()] == ["SessionAtRisk"]
         before = await room.revision()

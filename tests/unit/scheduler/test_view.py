@@ -11,7 +11,7 @@ from harness.scheduler_world import HOUR, MINUTE, POOL, Room, booting, filled, s
 from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ref_of
-from lcm.controllers.scheduler.controller import KINDS
+from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.scheduler.index import ClaimIndex
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import Claim
@@ -74,7 +74,7 @@ async def something_happens(room: Room, chance: Random) -> None:
 @from_monday
 async def test_followed_change_by_change_it_is_what_it_would_be_if_made_anew() -> None:
     async with Room().open(scheduled=False) as room:
-        cache, chance = Cache(room.by(SCHEDULER), *KINDS), Random(11)
+        cache, chance = Cache(room.by(SCHEDULER), *SchedulerController.kinds), Random(11)
         async with beside(cache.run()):
             await cache.ready()
             followed = view(room, cache)
@@ -95,7 +95,7 @@ async def test_a_seat_is_its_worker_with_all_the_seats_claims() -> None:
         worker = await room.worker()
         await room.pool(worker, max_workers=2)
         await room.books("s1", given.moment("09:00"))
-        cache = Cache(room.by(SCHEDULER), *KINDS)
+        cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             seen = view(room, cache)
@@ -116,7 +116,7 @@ async def test_a_machine_that_boots_counts_with_what_its_template_promises() -> 
     async with Room().open(scheduled=False) as room:
         worker = await room.put(booting("w1", since=room.clock.now()))
         pool = await room.pool(worker, max_workers=1, boot_seconds=(600, 660, 720))
-        cache = Cache(room.by(SCHEDULER), *KINDS)
+        cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             seen = view(room, cache)
@@ -138,7 +138,7 @@ async def test_what_should_be_gone_and_is_not_is_expected_to_go_soon() -> None:
         await room.worker()
         ends = {"ends_at": given.moment("01:00"), "claim": given.claim("00:00", "01:10")}
         await room.put(given.asap(phase=_P.RUNNING, worker_id="uid-w1", **ends))
-        cache = Cache(room.by(SCHEDULER), *KINDS)
+        cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             seen = view(room, cache)
@@ -163,7 +163,7 @@ def test_of_what_nobody_holds_any_more_nothing_is_remembered() -> None:
 @from_monday
 async def test_a_promise_that_is_merely_told_wakes_nobody() -> None:
     async with Room().open(scheduled=False) as room:
-        cache = Cache(room.by(SCHEDULER), *KINDS)
+        cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
             await room.pool()

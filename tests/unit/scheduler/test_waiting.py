@@ -65,7 +65,7 @@ async def test_one_for_whom_a_seat_is_opened_is_told_until_when_it_waits_and_why
         waiting, decision = found.status.waiting, found.status.last_decision
         assert waiting is not None
         assert waiting.queue_position == 1
-        assert waiting.basis == "a worker is to be started for the seat ccna/1, which usually takes 20 min"
+        assert waiting.basis == "a machine will be started for planned worker ccna/1, which usually takes 20 min"
         assert waiting.estimated_start is not None
         assert abs(waiting.estimated_start - room.clock.now() - 35 * MINUTE) < MINUTE
         assert decision is not None
@@ -197,7 +197,7 @@ async def test_who_waits_for_a_pools_hours_is_told_so_once_and_not_every_minute(
         await room.wants("s1", give_up_at=given.moment("12:00"))
         found = await room.until("s1", lambda one: "hours" in str(one.status.waiting))
         assert found.status.waiting is not None
-        assert found.status.waiting.basis.startswith("nothing that is there or can be opened takes it now; 3 of 3")
+        assert found.status.waiting.basis.startswith("no worker, present or planned, can take it now; 3 of 3")
         await asyncio.sleep(HOUR.total_seconds() / 2)
         assert (await room.session("s1")).metadata.resource_version == found.metadata.resource_version
         await room.until("s1", lambda one: one.status.seat is not None, HOUR)

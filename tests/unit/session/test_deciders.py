@@ -414,7 +414,7 @@ def test_those_before_say_how_long_it_takes() -> None:
     seen = view(_P.INSTANTIATING, lab=RUNS, nodes={"n0": "STARTED"}, usual=timedelta(seconds=100))
     progress = boot_progress(seen)
     assert progress is not None
-    assert progress.message == "0 of 1 nodes have booted; about 40 s more by what others took"
+    assert progress.message == "0 of 1 nodes have booted; about 40 s more, judging by other sessions"
 
 
 def test_a_title_has_the_whole_uid_however_long_the_name_is() -> None:

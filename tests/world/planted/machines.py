@@ -12,6 +12,7 @@ from lcm.controllers.discovery import orphans, search
 from lcm.controllers.runtime.lifecycle import Do, Failure, enter_phase
 from lcm.controllers.worker import alerts, effects, hosting, launching, licensing, look
 from lcm.controllers.worker import hosting as draining
+from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import Decision, EffectOutcome, EndSessions, StopMachine, WorkerView
 from lcm.model.base.errors import Later
 from lcm.model.kinds.session import LabletSession, SessionPhase, needs_its_worker
@@ -77,14 +78,14 @@ def end_of_a_machine_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 def serving_machine_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     real = look._needs_machine
-    everywhere(
-        patch, real, lambda worker, rules: worker.status.phase not in look._MONITORED_PHASES and real(worker, rules)
-    )
+    everywhere(patch, real, lambda worker, rules: worker.status.phase not in SERVING and real(worker, rules))
 
 
 def licence_is_forgotten_by_a_drain(patch: pytest.MonkeyPatch) -> None:
     def on(view: WorkerView, why: str) -> Decision:
-        return enter_phase(view, WorkerPhase.STOPPING, why, cml=draining._with_licensed(view, licensed=False))
+        return enter_phase(
+            view, WorkerPhase.STOPPING, why, cml=msgspec.structs.replace(view.status.cml, licensed=False)
+        )
 
     everywhere(patch, draining._leave_draining, on)
 
@@ -125,7 +126,7 @@ def drain_has_no_deadline(patch: pytest.MonkeyPatch) -> None:
 
     def at_once(view: WorkerView) -> Decision:
         lingering = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]
-        names = [draining._session_name(one) for one in lingering]
+        names = [(one.metadata.namespace, one.metadata.name) for one in lingering]
         return Do(EndSessions(names, "its worker is drained")) if names else real(view)
 
     everywhere(patch, real, at_once)

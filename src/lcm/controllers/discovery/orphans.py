@@ -9,7 +9,7 @@ worker with the label `lcm/orphan-of` and an alert. So it is visible, monitored,
 like any other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -89,7 +89,9 @@ class InstanceSorter:
         for instance in living:
             self._sort_instance(instance, findings, is_ours=instance.instance_id in ours)
         alive = {one.instance_id for one in living}
-        findings.to_reconcile += self._unlisted_workers(alive)
+        for known, worker in self._by_id.items():
+            if known not in alive and worker.status.phase not in WORKER_MACHINE.final:
+                findings.to_reconcile.append(ref_of(worker))
         return findings
 
     def _sort_instance(self, instance: Instance, findings: Findings, *, is_ours: bool) -> None:
@@ -112,11 +114,6 @@ class InstanceSorter:
         findings.known.append(instance)
         if not mine:
             findings.to_reconcile.append(ref_of(record))
-
-    def _unlisted_workers(self, alive: set[str]) -> Iterator[WorkerRef]:
-        for known, worker in self._by_id.items():
-            if known not in alive and worker.status.phase not in WORKER_MACHINE.final:
-                yield ref_of(worker)
 
 
 def is_orphan(worker: LabWorker) -> bool:

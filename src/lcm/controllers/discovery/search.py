@@ -10,7 +10,7 @@ asked.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -38,7 +38,6 @@ from lcm.model.base.resource import Condition, Truth, shorten_text, with_conditi
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.telemetry.alert import AlertFinding
 from lcm.providers.protocols.compute import ENDING, WORKER_TAG, Compute, Instance
 from lcm.settings.values import Settings
 from lcm.system.tasks import cancel_and_wait
@@ -84,8 +83,14 @@ class RegionSearch:
         for ref in sorted_out.to_reconcile:
             self._poke(ref)
         made = await self._import_instances(region, UNMANAGED_SOURCE, sorted_out.unmanaged)
-        orphans = [_tag_orphan(one) for one in sorted_out.orphans if await self._is_alive(one)]
-        found_again = await self._read_workers(await self._import_instances(region, ORPHAN_SOURCE, orphans))
+        orphans = [
+            # The tag of the worker that it was launched for marks an instance as an orphan.
+            msgspec.structs.replace(one, tags={WORKER_TAG: UNKNOWN_OWNER, **one.tags})
+            for one in sorted_out.orphans
+            if await self._is_alive(one)
+        ]
+        names = await self._import_instances(region, ORPHAN_SOURCE, orphans)
+        found_again = [one for name in names if (one := await self._plane.get(Ref(LabWorker, name))) is not None]
         return RegionResult(
             region,
             began,
@@ -113,19 +118,10 @@ class RegionSearch:
             made += (await self._plane.import_workers(found)).imported
         return made
 
-    async def _read_workers(self, names: Sequence[str]) -> Sequence[LabWorker]:
-        found = [await self._plane.get(Ref(LabWorker, name)) for name in names]
-        return [one for one in found if one is not None]
-
     async def _is_alive(self, instance: Instance) -> bool:
         """Look up one instance again: since it was listed it may have ended, and its record with it."""
         found = await self._cloud.find(instance.region, instance.instance_id)
         return found is not None and found.state not in ENDING
-
-
-def _tag_orphan(orphan: Instance) -> Instance:
-    """Return an orphan with the tag of the worker it was launched for; the tag marks it as an orphan."""
-    return msgspec.structs.replace(orphan, tags={WORKER_TAG: UNKNOWN_OWNER, **orphan.tags})
 
 
 def _discovered_instance(instance: Instance) -> DiscoveredInstance:
@@ -213,7 +209,7 @@ class Discovery:
         except Deposed:
             raise
         except LcmError as error:
-            _log.warning("Discovery could not tell what it found", error=f"{type(error).__name__}: {error}")
+            _log.warning("Discovery could not report what it found", error=f"{type(error).__name__}: {error}")
         return self.last_results
 
     @property
@@ -295,7 +291,9 @@ class Discovery:
     async def _sync_alerts(self, searched: Sequence[RegionResult]) -> None:
         """Raise and clear the alerts about orphans and strays, only in the regions that answered."""
         workers = [worker for one in searched for worker in one.workers]
-        wanted = dict(_find_alerts(searched, workers))
+        strays = [stray for one in searched for stray in one.strays]
+        wanted = {(ref_of(one), ORPHAN_ALERT): orphan_alert(one) for one in workers if is_orphan(one)}
+        wanted |= {(ref_of(one.worker), STRAY_ALERT): one.alert() for one in strays}
         here = {ref_of(worker) for worker in workers}
         raised = [
             (Ref(LabWorker, one.name, one.namespace), one.alert)
@@ -313,29 +311,17 @@ class Discovery:
 
     async def _write_condition(self, wanted: DiscoveryScope) -> None:
         """Write the result of the scan to the SystemSettings object, only when it differs from before."""
+        failed = [one.region for one in self.last_results.values() if one.error]
+        told = "; ".join(f"{one.region}: {one.error or f'{one.found} found'}" for one in self.last_results.values())
+        new = Condition(
+            type=CONDITION,
+            status=Truth.FALSE if failed else Truth.TRUE if wanted.enabled else Truth.UNKNOWN,
+            reason="RegionFailed" if failed else "Scanned" if wanted.enabled else "Disabled",
+            message=shorten_text(told),
+            last_transition_at=self._clock.now(),
+        )
         for settings in self._cache.all(SystemSettings):
-            conditions = with_condition(settings.status.conditions, self._condition(wanted))
+            conditions = with_condition(settings.status.conditions, new)
             status = msgspec.structs.replace(settings.status, conditions=conditions)
             with suppress(Conflict, Gone):  # changed at the same time; the next scan writes it again
                 await self._plane.step(settings, status)
-
-    def _condition(self, wanted: DiscoveryScope) -> Condition:
-        failed = [one.region for one in self.last_results.values() if one.error]
-        told = "; ".join(f"{one.region}: {one.error or f'{one.found} found'}" for one in self.last_results.values())
-        status = Truth.FALSE if failed else Truth.TRUE if wanted.enabled else Truth.UNKNOWN
-        reason = "RegionFailed" if failed else "Scanned" if wanted.enabled else "Disabled"
-        now = self._clock.now()
-        return Condition(
-            type=CONDITION, status=status, reason=reason, message=shorten_text(told), last_transition_at=now
-        )
-
-
-def _find_alerts(
-    searched: Iterable[RegionResult], workers: Iterable[LabWorker]
-) -> Iterable[tuple[tuple[WorkerRef, str], AlertFinding]]:
-    for worker in workers:
-        if is_orphan(worker):
-            yield (ref_of(worker), ORPHAN_ALERT), orphan_alert(worker)
-    for one in searched:
-        for stray in one.strays:
-            yield (ref_of(stray.worker), STRAY_ALERT), stray.alert()

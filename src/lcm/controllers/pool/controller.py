@@ -126,7 +126,7 @@ class PoolReconciler:
             now=self._clock.now(),
             terms=self._terms(),
             claims=self._index.claims_on(ref_of(pool)),
-            workers=sorted(ours, key=_by_name),
+            workers=sorted(ours, key=lambda one: one.metadata.name),
             strangers=self._adoptable_workers(pool, every),
             sessions={uid: len(found) for uid, found in on.items()},
             mixed=frozenset(uid for uid, found in on.items() if not all(_has_seat_in(one, pool) for one in found)),
@@ -137,7 +137,7 @@ class PoolReconciler:
 
         A worker with a session that has no seat is left out: the seat's timeline would not know of that session.
         """
-        seated = {seat.worker_id for one in self._index.pools().values() for seat in one.status.seats}
+        seated = {seat.worker_id for one in self._cache.all(LabWorkerPool) for seat in one.status.seats}
         return [
             one
             for one in every
@@ -177,7 +177,10 @@ class PoolReconciler:
             pool.status,
             phase=next_.phase,
             observed_generation=noticed,
-            seats=tuple(_filled_seat(number, one) for number, one in sorted(made.seats.items())),
+            seats=tuple(
+                FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
+                for number, one in sorted(made.seats.items())
+            ),
             summary=summarize_capacity(view, workers),
             workers_by_phase=count_by_phase(workers),
             boot_seconds=seconds,
@@ -221,21 +224,12 @@ def _workers_after(view: PoolView, done: AppliedPlan) -> Sequence[LabWorker]:
     return list((known | changed).values())
 
 
-def _filled_seat(number: int, worker: LabWorker) -> FilledSeat:
-    return FilledSeat(number=number, worker_id=worker.metadata.uid, worker_name=worker.metadata.name)
-
-
 def _has_seat_in(session: LabletSession, pool: LabWorkerPool) -> bool:
     seat = session.status.seat
     return seat is not None and seat.pool == pool.metadata.name
 
 
-def _by_name(worker: LabWorker) -> str:
-    return worker.metadata.name
-
-
 LEASE: Final = "pool-controller"
-KINDS: Final = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reservation, SystemSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +237,7 @@ class PoolController(ElectedController):
     """The pool controller of one process."""
 
     lease = LEASE
-    kinds = KINDS
+    kinds = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reservation, SystemSettings)
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         book, settings = PoolIndex(cache), CurrentSettings(self.settings, cache)
@@ -253,7 +247,6 @@ class PoolController(ElectedController):
             follower.reconcile,
             cache,
             LabWorkerPool,
-            clock=self.clock,
             chance=self.chance,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
             report_bug=follower.report_bug,

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.controllers.pool.view import PoolView, SeatClaim, is_leaving, is_lost, is_over, is_wanted, seat_number
+from lcm.controllers.pool.view import PoolView, SeatClaim, is_leaving, is_lost, is_over, seat_number
 from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.kinds.pool import PoolPhase
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
+from lcm.placement.places import is_wanted
 from lcm.placement.seats import KEEP_THROUGH_GAP, SeatDemand, Seats, seat_demand
 
 PAUSE_LIMIT: Final = timedelta(hours=12)
@@ -82,7 +83,9 @@ class SeatTimelines:
 
 def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
     """Return what a pool needs next."""
-    made = PoolPlan(seats=_recorded_seats(view))
+    workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
+    filled = {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
+    made = PoolPlan(seats=filled)
     seats = (timelines or SeatTimelines()).update(view, made.seats)
     made.next = seat_demand(seats, view.now)
     made.needed = {number: one for number, one in made.next.items() if one.start_by <= view.now}
@@ -90,10 +93,16 @@ def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
     made.changes_at = min(moments, default=None)
     _fill_seats(view, made)
     if view.status.phase is PoolPhase.TERMINATING:
-        _remove_all(view, made)
+        made.needed, made.seats = {}, {}
+        made.remove += [one for one in view.workers if view.owns(one) and one.metadata.deletion_timestamp is None]
         return made
     for number in sorted(made.needed):
-        _supply_seat(view, made, number)
+        present = made.seats.get(number)
+        if present is None or is_leaving(present, view.now):
+            made.seats.pop(number, None)
+            made.launch.append(number)
+        elif present.spec.wanted_state == "stopped":
+            made.resume[number] = present
     for number, worker in sorted(made.seats.items(), key=lambda one: one[0]):
         _release_unneeded(view, made, number, worker)
     for worker in view.workers:
@@ -112,12 +121,6 @@ def keeps_running(view: PoolView, made: PoolPlan, number: int) -> bool:
     """Return whether a seat's worker should go on running, if it runs."""
     found = made.next.get(number)
     return not view.traits.releases or (found is not None and found.start_by <= view.now + KEEP_THROUGH_GAP)
-
-
-def _recorded_seats(view: PoolView) -> dict[int, LabWorker]:
-    """Return the seats that have a worker according to the pool's status."""
-    workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
-    return {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
 
 
 def _fill_seats(view: PoolView, made: PoolPlan) -> None:
@@ -139,16 +142,6 @@ def _fill_seats(view: PoolView, made: PoolPlan) -> None:
         free = [number for number in numbers if number not in made.seats]
         unused = [one for one in sorted(view.strangers, key=_seniority) if not is_leaving(one, view.now)]
         made.seats |= dict(zip(free, unused[:ADOPTION_BATCH], strict=False))
-
-
-def _supply_seat(view: PoolView, made: PoolPlan, number: int) -> None:
-    """Plan a launch or a resume for a seat that needs a worker."""
-    worker = made.seats.get(number)
-    if worker is None or is_leaving(worker, view.now):
-        made.seats.pop(number, None)
-        made.launch.append(number)
-    elif worker.spec.wanted_state == "stopped":
-        made.resume[number] = worker
 
 
 def _release_unneeded(view: PoolView, made: PoolPlan, number: int, worker: LabWorker) -> None:
@@ -177,7 +170,10 @@ def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker) -> None:
     if is_lost(worker, view.now):
         made.remove.append(worker)
     elif (
-        view.traits.releases and is_wanted(worker) and not _is_seated(made, worker) and not is_leaving(worker, view.now)
+        view.traits.releases
+        and is_wanted(worker)
+        and worker.metadata.uid not in {one.metadata.uid for one in made.seats.values()}
+        and not is_leaving(worker, view.now)
     ):
         number = seat_number(worker)
         if view.is_busy(worker):
@@ -188,13 +184,6 @@ def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker) -> None:
             made.pause[number] = worker
         else:
             made.remove.append(worker)
-
-
-def _remove_all(view: PoolView, made: PoolPlan) -> None:
-    """Remove every worker that the pool made."""
-    made.needed = {}
-    made.seats = {}
-    made.remove += [one for one in view.workers if view.owns(one) and one.metadata.deletion_timestamp is None]
 
 
 def _must_stay(view: PoolView, made: PoolPlan, worker: LabWorker) -> bool:
@@ -223,16 +212,12 @@ def _is_claimed_soon(view: PoolView, made: PoolPlan, number: int) -> bool:
     return found is not None and found.start_by + view.lead <= view.now + PAUSE_LIMIT
 
 
-def _is_seated(made: PoolPlan, worker: LabWorker) -> bool:
-    return any(one.metadata.uid == worker.metadata.uid for one in made.seats.values())
-
-
 def _seniority(worker: LabWorker) -> tuple[bool, float, str]:
     created = worker.metadata.created_at
     return not is_wanted(worker), created.timestamp() if created else 0.0, worker.metadata.name
 
 
 def seats_text(numbers: Sequence[int]) -> str:
-    """Return seat numbers as text."""
+    """Return the planned workers with these numbers as text."""
     told = ", ".join(map(str, sorted(numbers)))
-    return f"seat {told}" if len(numbers) == 1 else f"seats {told}"
+    return f"planned worker {told}" if len(numbers) == 1 else f"planned workers {told}"

@@ -28,7 +28,6 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.placement.limits import OPENING_POLICIES, PromiseRules
 from lcm.placement.places import PoolSnapshot, seats_of, usable_seats
 from lcm.placement.repack import SeatMove, repack_seats
-from lcm.placement.request import HeldClaim
 
 LAUNCH_BATCH: Final = 20
 """How many workers one look creates; the next look follows at once and creates more."""
@@ -72,7 +71,7 @@ class PoolEffects:
             try:
                 plan.seats[number] = done.launched[number] = await self._launch(view, number)
             except Refused as error:
-                done.trouble = shorten_text(f"no worker can be made for seat {number}: {error}")
+                done.trouble = shorten_text(f"cannot create a machine for planned worker {number}: {error}")
                 break
         for number, worker in plan.resume.items():
             if (made := await self._set_wanted_state(worker, "running")) is not None:
@@ -168,9 +167,9 @@ class SeatOptimizer:
                 await self._plane.reseat(ref, step)
                 moved += len(step)
         except (NoRoom, Conflict) as error:
-            _log.info("claims keep their seats", pool=str(ref), error=str(error))
+            _log.info("claims stay where they are", pool=str(ref), error=str(error))
         if moved:
-            _log.info("claims changed their seats", pool=str(ref), claims=moved)
+            _log.info("claims moved to other planned workers", pool=str(ref), claims=moved)
         return bool(moved)
 
     def forget_all_but(self, alive: Collection[str]) -> None:
@@ -208,14 +207,9 @@ def find_better_seats(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequen
 
 
 def _seat_change(move: SeatMove) -> SeatChange:
-    booking, number = _parse_holder(move.held)
-    return SeatChange(booking=booking, after=move.after, number=number)
-
-
-def _parse_holder(held: HeldClaim) -> tuple[str, int | None]:
-    """Return the name of the booking that holds a claim, and the claim's number if it is a reservation's."""
-    name, _, number = held.holder.partition("/")[2].partition("#")
-    return name, int(number) if number else None
+    """Return the change of a booking's claim, which has a number if it is a reservation's."""
+    booking, _, number = move.held.holder.partition("/")[2].partition("#")
+    return SeatChange(booking=booking, after=move.after, number=int(number) if number else None)
 
 
 def _first_start_at(view: PoolView, plan: PoolPlan) -> datetime | None:

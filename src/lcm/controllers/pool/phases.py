@@ -51,7 +51,14 @@ def unserved_seats(plan: PoolPlan) -> Sequence[int]:
 
 def leaving_workers(view: PoolView) -> Sequence[LabWorker]:
     """Return the pool's workers that were released and still exist."""
-    return [one for one in view.workers if view.owns(one) and not is_over(one) and _is_released(one)]
+    still = [one for one in view.workers if view.owns(one) and not is_over(one)]
+    down = {WorkerPhase.STOPPED, WorkerPhase.FAILED}
+    return [
+        one
+        for one in still
+        if one.metadata.deletion_timestamp is not None
+        or (one.spec.wanted_state == "stopped" and one.status.phase not in down)
+    ]
 
 
 def with_conditions(pool: LabWorkerPool, said: Iterable[ConditionParts], now: datetime) -> tuple[Condition, ...]:
@@ -87,7 +94,7 @@ def _ready_condition(plan: PoolPlan, trouble: str) -> ConditionParts:
     if failed:
         text = f"{failed[0].metadata.name}: {failed[0].status.last_error}"
         return PoolCondition.READY, Truth.FALSE, "WorkerFailed", shorten_text(text)
-    return PoolCondition.READY, Truth.FALSE, "Booting", f"{seats_text(missing)} wait for a worker"
+    return PoolCondition.READY, Truth.FALSE, "Booting", f"waiting for a machine: {seats_text(missing)}"
 
 
 def _decide_pending(_view: PoolView, _plan: PoolPlan) -> PoolPhaseChange:
@@ -101,7 +108,7 @@ def _decide_initializing(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     due = POOL_MACHINE.deadline(_P.INITIALIZING, view.status)
     if due is None or view.now < due[0]:
         return PoolPhaseChange(_P.INITIALIZING)
-    error = f"{seats_text(missing)} got no worker within an hour"
+    error = f"{seats_text(missing)} got no machine within an hour"
     errors = [one.status.last_error for number in missing if (one := plan.seats.get(number)) and one.status.last_error]
     told = f"{error}: {errors[0]}" if errors else error
     return PoolPhaseChange(_P.FAILED, "the wanted minimum did not come up", error=shorten_text(told))
@@ -110,7 +117,7 @@ def _decide_initializing(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
 def _decide_failed(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     due = retry_at(view)
     if not _missing_minimum(view, plan):
-        return PoolPhaseChange(_P.INITIALIZING, "its minimum came up after all")
+        return PoolPhaseChange(_P.INITIALIZING, "its minimum is up now")
     if view.pool.metadata.generation != view.status.observed_generation:
         return PoolPhaseChange(_P.INITIALIZING, "tried again: its spec was changed")
     return (
@@ -122,9 +129,10 @@ def _decide_failed(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
 
 def _decide_ready(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if rising := _opening_seats(view, plan):
-        return PoolPhaseChange(_P.SCALING_UP, f"{seats_text(rising)} must be opened")
-    if leaving_workers(view):
-        return PoolPhaseChange(_P.SCALING_DOWN, _released_text(leaving_workers(view)))
+        return PoolPhaseChange(_P.SCALING_UP, f"{seats_text(rising)} must be started")
+    if leaving := leaving_workers(view):
+        names = ", ".join(one.metadata.name for one in leaving)
+        return PoolPhaseChange(_P.SCALING_DOWN, shorten_text(f"{names} given up"))
     return PoolPhaseChange(_P.READY)
 
 
@@ -133,7 +141,7 @@ def _decide_scaling_up(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if not unserved_seats(plan):
         return PoolPhaseChange(_P.READY, "the workers asked for are there", "up")
     if due is not None and view.now >= due[0]:
-        reason = f"{seats_text(unserved_seats(plan))} have no worker after an hour; they are tried on"
+        reason = f"no machine after an hour for {seats_text(unserved_seats(plan))}; still trying"
         return PoolPhaseChange(_P.READY, reason, "up")
     return PoolPhaseChange(_P.SCALING_UP)
 
@@ -142,7 +150,7 @@ def _decide_scaling_down(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     if not leaving_workers(view):
         return PoolPhaseChange(_P.READY, "the workers given up are gone", "down")
     if rising := _opening_seats(view, plan):
-        return PoolPhaseChange(_P.READY, f"{seats_text(rising)} must be opened meanwhile", "down")
+        return PoolPhaseChange(_P.READY, f"{seats_text(rising)} must be started meanwhile", "down")
     return PoolPhaseChange(_P.SCALING_DOWN)
 
 
@@ -177,25 +185,15 @@ def _missing_minimum(view: PoolView, plan: PoolPlan) -> Sequence[int]:
 
 def _opening_seats(view: PoolView, plan: PoolPlan) -> Sequence[int]:
     """Return the seats whose worker was requested recently; what takes longer no longer counts as scaling."""
-    early = view.now - _SCALE_UP_WINDOW
-    seated = {number: plan.seats.get(number) for number in unserved_seats(plan)}
-    return [number for number, one in seated.items() if one is not None and _start_requested_at(one, view.now) > early]
-
-
-def _start_requested_at(worker: LabWorker, now: datetime) -> datetime:
-    """Return when a worker's present start was requested; a worker that is still stopped is about to start."""
-    up = list(takewhile(lambda line: line.phase != WorkerPhase.STOPPED, reversed(worker.status.history)))
-    return up[-1].at if up else now
+    found = []
+    for number in unserved_seats(plan):
+        if (worker := plan.seats.get(number)) is not None:
+            up = list(takewhile(lambda line: line.phase != WorkerPhase.STOPPED, reversed(worker.status.history)))
+            # A worker that is still stopped is about to start.
+            if (up[-1].at if up else view.now) > view.now - _SCALE_UP_WINDOW:
+                found.append(number)
+    return found
 
 
 def _is_serving(worker: LabWorker | None) -> bool:
     return worker is not None and is_accepting(worker)
-
-
-def _is_released(worker: LabWorker) -> bool:
-    stopped = worker.status.phase in {WorkerPhase.STOPPED, WorkerPhase.FAILED}
-    return worker.metadata.deletion_timestamp is not None or (worker.spec.wanted_state == "stopped" and not stopped)
-
-
-def _released_text(workers: Sequence[LabWorker]) -> str:
-    return shorten_text(f"{', '.join(one.metadata.name for one in workers)} given up")

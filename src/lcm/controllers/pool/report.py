@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from lcm.controllers.pool.demand import PoolPlan, seats_text
 from lcm.controllers.pool.effects import AppliedPlan
-from lcm.controllers.pool.view import PoolView, is_over, is_wanted
+from lcm.controllers.pool.view import PoolView, is_over
 from lcm.controllers.runtime.lifecycle import stuck_alert
-from lcm.model.base.capacity import ZERO_AMOUNT, Amount
+from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.pool import (
     BOOTS_KEPT,
@@ -25,7 +25,8 @@ from lcm.model.kinds.pool import (
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.model.telemetry.alert import AlertFinding, Severity
-from lcm.placement.places import COMING_PHASES, is_accepting
+from lcm.placement.candidate import format_moment
+from lcm.placement.places import COMING_PHASES, is_accepting, is_wanted
 
 
 def add_decisions(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> tuple[ScalingDecision, ...]:
@@ -69,14 +70,14 @@ def _scale_up_reason(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> str:
     why = [f"the pool keeps at least {view.minimum}"] if len(booked) < len(numbers) else []
     starts = [plan.needed[number].start_by for number in booked]
     if starts:
-        why.append(f"{seats_text(booked)} claimed from {_format_time(min(starts) + view.lead)} on")
+        why.append(f"{seats_text(booked)} claimed from {format_moment(min(starts) + view.lead)} on")
     return shorten_text(f"{'; '.join(told)}: {' and '.join(why)}")
 
 
 def _scale_down_reason(plan: PoolPlan, done: AppliedPlan) -> str:
     told = list(_describe_workers("paused", done.paused))
     if done.paused:
-        told[-1] += f", not claimed before {_format_time(min(plan.next[number].start_by for number in done.paused))}"
+        told[-1] += f", not claimed before {format_moment(min(plan.next[number].start_by for number in done.paused))}"
     told += [f"{one.metadata.name} is paused once the sessions on it have ended" for one in done.retired]
     if done.removed:
         names = ", ".join(one.metadata.name for one in done.removed)
@@ -91,17 +92,13 @@ def _no_change_reason(plan: PoolPlan, done: AppliedPlan) -> str:
         notes.insert(0, done.trouble)
     if notes:
         return shorten_text("; ".join(notes))
-    return "every seat that needs a worker has one" if plan.needed else "no seat needs a worker"
+    return "every planned worker that needs a machine has one" if plan.needed else "no planned worker needs a machine"
 
 
 def _describe_workers(verb: str, workers: Mapping[int, LabWorker]) -> Iterator[str]:
     if workers:
         names = ", ".join(one.metadata.name for one in workers.values())
         yield f"{verb} {names} for {seats_text(list(workers))}"
-
-
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%MZ}"
 
 
 SETTLE_TIME: Final = timedelta(seconds=10)
@@ -130,7 +127,10 @@ def summarize_capacity(view: PoolView, workers: Sequence[LabWorker]) -> PoolCapa
             one.status.phase in COMING_PHASES and is_wanted(one) and not is_accepting(one) for one in living
         ),
         labs=sum(view.sessions.get(one.metadata.uid, 0) for one in living),
-        declared=sum((_capacity_of(one) for one in living if is_accepting(one)), ZERO_AMOUNT),
+        declared=sum(
+            (one.status.capacity or declared_capacity(one.spec) or ZERO_AMOUNT for one in living if is_accepting(one)),
+            ZERO_AMOUNT,
+        ),
         claimed=sum(now, ZERO_AMOUNT),
     )
 
@@ -182,18 +182,10 @@ def find_boots(worker: LabWorker) -> Iterator[MeasuredBoot]:
         before = line.phase
 
 
-def _capacity_of(worker: LabWorker) -> Amount:
-    return worker.status.capacity or declared_capacity(worker.spec) or ZERO_AMOUNT
-
-
 POOL_FAILED: Final = "PoolFailed"
 POOL_OVERDUE: Final = "PoolOverdue"
 POOL_STUCK: Final = "PoolStuck"
 ALERT_NAMES: Final = (POOL_FAILED, POOL_OVERDUE, POOL_STUCK)
-_OVERDUE_REASONS: Final = {
-    PoolPhase.SCALING_DOWN: "its workers are not seen gone",
-    PoolPhase.TERMINATING: "its workers are not seen gone",
-}
 
 
 def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
@@ -221,14 +213,13 @@ def _overdue_alert(view: PoolView) -> AlertFinding | None:
     if due is None or due[1].target is not None or view.now < due[0]:
         return None
     hours = (view.now - view.status.history[-1].at) // timedelta(hours=1)
-    reason = _OVERDUE_REASONS.get(phase) or _booked_text(view)
+    if phase is not PoolPhase.DRAINING:
+        reason = "its workers are not seen gone"
+    elif view.claims:
+        last = format_moment(max(one.held.claim.end for one in view.claims))
+        reason = f"it is booked until {last}, and ends after that, or when those bookings are cancelled"
+    else:
+        reason = "sessions are on its workers whose time is over"
     text = f"{view.pool.metadata.name} has been {phase} for {hours} hours: {reason}"
     severity = Severity.WARNING if phase is PoolPhase.DRAINING else Severity.CRITICAL
     return AlertFinding(alert=POOL_OVERDUE, severity=severity, reason=str(phase), message=text)
-
-
-def _booked_text(view: PoolView) -> str:
-    if not view.claims:
-        return "sessions are on its workers whose time is over"
-    last = max(one.held.claim.end for one in view.claims)
-    return f"it is booked until {last:%Y-%m-%d %H:%MZ}, and ends after that, or when those bookings are cancelled"

@@ -66,10 +66,6 @@ class PoolIndex:
         """Return the sessions that are on a worker or promised to it."""
         return list(self._sessions_by_worker[worker_id].values()) if worker_id in self._sessions_by_worker else []
 
-    def pools(self) -> Mapping[PoolRef, LabWorkerPool]:
-        """Return all pools by reference."""
-        return {ref_of(pool): pool for pool in self._cache.all(LabWorkerPool)}
-
     def _on_change(self, seen: ObjectChange) -> None:
         kind = seen.ref.kind
         if kind in {LabletSession, Reservation}:
@@ -77,9 +73,9 @@ class PoolIndex:
         if kind is LabletSession:
             self._update_worker(seen.ref, seen.resource if isinstance(seen.resource, LabletSession) else None)
         elif kind in {LabWorker, WorkerTemplate} and self._subscriber is not None:
-            for pool in self.pools():
-                if pool.namespace == seen.ref.namespace:
-                    self._subscriber(pool)
+            for pool in self._cache.all(LabWorkerPool):
+                if pool.metadata.namespace == seen.ref.namespace:
+                    self._subscriber(ref_of(pool))
 
     def _update_claims(self, ref: Ref[Any], booking: Resource | None) -> None:
         before = {(pool, name): self._claims[pool].pop(name) for pool, name in self._keys_of.pop(ref, ())}
@@ -232,9 +228,3 @@ def is_leaving(worker: LabWorker, now: datetime) -> bool:
     """Return whether a worker takes no more sessions, and will not unless somebody changes that."""
     deleted = worker.metadata.deletion_timestamp is not None
     return deleted or worker.status.phase is _P.DRAINING or is_lost(worker, now)
-
-
-def is_wanted(worker: LabWorker) -> bool:
-    """Return whether a worker runs or is going to run."""
-    gone = worker.metadata.deletion_timestamp is not None or is_over(worker)
-    return not gone and worker.spec.wanted_state == "running"

@@ -94,21 +94,14 @@ class Election:
                 self._logged_error = ""
                 if lease is not None:
                     return _LeaderTerm(lease, asked_at, self._stopwatch)
-                await self._wait_until_free()
+                with suppress(TimeoutError):  # a missed notification must not block the lease for ever
+                    async with asyncio.timeout(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance())):
+                        await self._plane.wait_until_vacant(self._name)
             except (Later, Relist, Stuck) as error:
-                self._log_outage(error)
+                if str(error) != self._logged_error:
+                    self._logged_error = told = str(error)
+                    _log.warning("no election without a store", lease=self._name, holder=self._holder, error=told)
                 await asyncio.sleep(self._ttl_seconds * _OUTAGE_RETRY * (0.5 + self._chance()))
-
-    async def _wait_until_free(self) -> None:
-        """Wait until the lease is free, or for a few terms: a missed notification must not block it for ever."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance())):
-                await self._plane.wait_until_vacant(self._name)
-
-    def _log_outage(self, error: LcmError) -> None:
-        if str(error) != self._logged_error:
-            self._logged_error = str(error)
-            _log.warning("no election without a store", lease=self._name, holder=self._holder, error=self._logged_error)
 
     async def _lead_term(self, term: "_LeaderTerm", lead: Lead) -> bool:
         """Lead for one term. Return whether the work has ended for good."""
@@ -143,7 +136,9 @@ class Election:
             try:
                 await cancel_and_wait(keeping)
             finally:
-                await self._release(term)
+                with suppress(LcmError, TimeoutError):
+                    async with asyncio.timeout(_HAND_OVER_SECONDS):
+                        await self._plane.release(term.lease)
 
     async def _renew(self, term: "_LeaderTerm") -> None:
         while True:
@@ -165,11 +160,6 @@ class Election:
                 term.mark_lost()
                 term.check()
             await asyncio.sleep(self._ttl_seconds * _RETRY)
-
-    async def _release(self, term: "_LeaderTerm") -> None:
-        with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_HAND_OVER_SECONDS):
-                await self._plane.release(term.lease)
 
 
 class _LeaderTerm:

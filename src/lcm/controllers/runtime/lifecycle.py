@@ -20,7 +20,7 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref, ref_of
-from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_after, requeue_at
+from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, Refused, Stuck
 from lcm.model.base.resource import Status, shorten_text
@@ -299,7 +299,7 @@ class Lifecycle(Generic[R, V, S, E]):
         decision = self._life.complete(view, decision)
         if isinstance(decision, Report):
             await self._write(view, decision)
-            again = requeue_after(view.rules.poll)
+            again = Requeue(view.rules.poll)
         else:
             again = DONE if decision.until is None else requeue_at(decision.until, self._clock.now())
         self._alerts.end_bug(ref)

@@ -29,7 +29,6 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, R, Ref, ref_of
-from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
 from lcm.system.tasks import run_until_first_ends
 
@@ -124,11 +123,6 @@ class Requeue(msgspec.Struct, frozen=True):
 DONE: Final = Requeue(None)
 
 
-def requeue_after(span: timedelta) -> Requeue:
-    """Look again after a delay, or earlier if the object changes."""
-    return Requeue(span)
-
-
 def requeue_at(moment: datetime, now: datetime) -> Requeue:
     """Look again at a moment, or earlier if the object changes."""
     return Requeue(max(moment - now, NO_DELAY))
@@ -143,11 +137,6 @@ class _FailureState:
     bug: bool = False
 
 
-def never_rests(_: object) -> bool:
-    """Return False for every object: none of them rests."""
-    return False
-
-
 class Runtime(Generic[R]):
     """One controller: its reconcile function, the kind that it handles, and how often it looks."""
 
@@ -158,11 +147,10 @@ class Runtime(Generic[R]):
         cache: Cache,
         kind: type[R],
         *,
-        clock: Clock,
         chance: Callable[[], float],
         concurrency: int = CONCURRENCY,
-        resync: timedelta | Callable[[], timedelta] = RESYNC,
-        resting: Callable[[R], bool] = never_rests,
+        resync: Callable[[], timedelta] = lambda: RESYNC,
+        resting: Callable[[R], bool] = lambda _: False,
         report_bug: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
         """Reconcile up to `concurrency` objects at once, and each at least every `resync`, which may vary.
@@ -174,7 +162,6 @@ class Runtime(Generic[R]):
         self._reconcile = reconcile
         self._cache = cache
         self._kind = kind
-        self._clock = clock
         self._chance = chance
         self._concurrency = concurrency
         self._resync = resync
@@ -182,20 +169,6 @@ class Runtime(Generic[R]):
         self._on_bug = report_bug
         self._queue: WorkQueue[Ref[R]] = WorkQueue()
         self._failures: dict[Ref[R], _FailureState] = {}
-        self.reconcile_count = 0
-        """The number of reconcile calls so far, for `/metrics`."""
-        self.reconciled_at: datetime | None = None
-        """When the last reconcile call began."""
-
-    @property
-    def ready_count(self) -> int:
-        """The number of objects that are due and wait for a free slot."""
-        return len(self._queue)
-
-    @property
-    def failing_count(self) -> int:
-        """The number of objects whose last attempt failed."""
-        return len(self._failures)
 
     async def run(self) -> None:
         """Reconcile all objects, then those that change, until cancelled or until an error is raised."""
@@ -228,8 +201,6 @@ class Runtime(Generic[R]):
                 self._queue.finish(ref)
 
     async def _reconcile_once(self, ref: Ref[R]) -> Requeue:
-        self.reconcile_count += 1
-        self.reconciled_at = self._clock.now()
         try:
             again = await self._reconcile(ref)
         except Gone:
@@ -242,7 +213,9 @@ class Runtime(Generic[R]):
             again = Requeue(self._backoff(ref, error))
             await self._report_bug(ref, error)
             return again
-        self._clear_failure(ref)
+        trouble = self._failures.pop(ref, None)
+        if trouble is not None and trouble.logged_error:
+            _log.info("goes on again", controller=self._name, object=str(ref), failures=trouble.failures)
         return again
 
     async def _report_bug(self, ref: Ref[R], error: Exception) -> None:
@@ -253,23 +226,16 @@ class Runtime(Generic[R]):
         except Deposed:
             raise
         except LcmError as refused:
-            _log.warning("cannot complain", controller=self._name, object=str(ref), error=str(refused))
+            _log.warning("cannot raise the alert", controller=self._name, object=str(ref), error=str(refused))
 
     def _schedule_next(self, ref: Ref[R], again: Requeue) -> None:
         trouble, resource = self._failures.get(ref), self._cache.get(ref)
-        spans = [min(again.after, max(_MAX_TIMER, self._resync_interval()))] if again.after is not None else []
+        spans = [min(again.after, max(_MAX_TIMER, self._resync()))] if again.after is not None else []
         if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
-            spans.append(self._jittered_resync())
+            # jitter: objects that were queued together drift apart
+            spans.append(self._resync() * (0.9 + self._chance() / 5))
         if spans:
             self._queue.add(ref, min(spans))
-
-    def _jittered_resync(self) -> timedelta:
-        return self._resync_interval() * (
-            0.9 + self._chance() / 5
-        )  # jitter: objects that were queued together drift apart
-
-    def _resync_interval(self) -> timedelta:
-        return self._resync() if callable(self._resync) else self._resync
 
     def _backoff(self, ref: Ref[R], error: Exception) -> timedelta:
         trouble = self._failures.setdefault(ref, _FailureState())
@@ -296,8 +262,3 @@ class Runtime(Generic[R]):
         tell = _log.warning if isinstance(error, Later) else _log.error
         trace = {} if isinstance(error, LcmError) else {"exc_info": error}
         tell("cannot go on", controller=self._name, object=str(ref), error=said, **trace)
-
-    def _clear_failure(self, ref: Ref[R]) -> None:
-        trouble = self._failures.pop(ref, None)
-        if trouble is not None and trouble.logged_error:
-            _log.info("goes on again", controller=self._name, object=str(ref), failures=trouble.failures)

@@ -13,7 +13,7 @@ from typing import Final
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref
 from lcm.controllers.runtime.election import ElectedController
-from lcm.controllers.runtime.reconcile import Requeue, Runtime, never_rests
+from lcm.controllers.runtime.reconcile import Requeue, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
 from lcm.controllers.scheduler.reservations import ReservationReconciler
@@ -28,16 +28,6 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.system.tasks import run_until_first_ends
 
 LEASE: Final = "scheduler"
-Resync = Callable[[], timedelta]
-KINDS: Final = (
-    LabletSession,
-    LabWorker,
-    LabWorkerPool,
-    WorkerTemplate,
-    LabletDefinition,
-    Reservation,
-    SystemSettings,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class SchedulerController(ElectedController):
     """The scheduler of one process."""
 
     lease = LEASE
-    kinds = KINDS
+    kinds = (LabletSession, LabWorker, LabWorkerPool, WorkerTemplate, LabletDefinition, Reservation, SystemSettings)
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled. If the scheduler is disabled in the settings, wait and do nothing."""
@@ -62,15 +52,12 @@ class SchedulerController(ElectedController):
         placing = PlacementLoop(
             plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync
         )
-        view = SchedulerView(
-            cache,
-            terms=settings.terms,
-            now=self.clock.now,
-            changed=placing.wake,
-        )
+        view = SchedulerView(cache, terms=settings.terms, now=self.clock.now, changed=placing.wake)
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
-        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync, self._is_resting)
+        of_sessions = self._runtime(
+            sessions.reconcile, cache, LabletSession, resync, lambda session: is_resting(session, self.clock.now())
+        )
         of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
         view.subscribe(of_sessions.enqueue)
         reservations.subscribe(of_reservations.enqueue)
@@ -85,13 +72,8 @@ class SchedulerController(ElectedController):
         reconcile: Callable[[Ref[R]], Awaitable[Requeue]],
         cache: Cache,
         kind: type[R],
-        resync: Resync,
-        resting: Callable[[R], bool] = never_rests,
+        resync: Callable[[], timedelta],
+        resting: Callable[[R], bool] = lambda _: False,
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
-        return Runtime(
-            name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
-        )
-
-    def _is_resting(self, session: LabletSession) -> bool:
-        return is_resting(session, self.clock.now())
+        return Runtime(name, reconcile, cache, kind, chance=self.chance, resync=resync, resting=resting)

@@ -30,8 +30,8 @@ from lcm.placement.request import BOOTING
 
 NEWS_SHARE: Final = 0.05
 """The part of the wait by which an estimate must have changed to be written again."""
-_NEVER: Final = "nothing that is there or can be opened would ever fit it"
-_NOT_NOW: Final = "nothing that is there or can be opened takes it now"
+_NEVER: Final = "no worker, present or planned, can ever take it"
+_NOT_NOW: Final = "no worker, present or planned, can take it now"
 _CLOSED: Final = frozenset({"draining", "phase"})
 """Filters that mean a place is closed now, which may change."""
 _FIGURES: Final = re.compile(r"\d+(?:[-:.]\d+)+")
@@ -61,12 +61,14 @@ def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
     if found is None or at is None:
         decision = outcome.full_decision
         closed = any(one.filter in _CLOSED for one in decision.rejections)
-        return f"{_NOT_NOW if closed else _NEVER}{_main_rejection(decision)}"
+        most = max(decision.rejections, key=lambda one: one.count, default=None)
+        main = f"; {most.count} of {decision.candidates_evaluated} such as {most.examples[0]}" if most else ""
+        return f"{_NOT_NOW if closed else _NEVER}{main}"
     if outcome.behind:
         return f"a session on {found.name} ends at {at:%H:%M}Z"
     usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
     if is_unopened_seat(found):
-        return f"a worker is to be started for the seat {found.name}, which {usually}"
+        return f"a machine will be started for planned worker {found.name}, which {usually}"
     if found.closed == BOOTING:
         return f"worker {found.name} is booting and {usually}"
     return f"{found.name} has room from {at:%H:%M}Z on"
@@ -75,10 +77,9 @@ def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
 def is_news(session: LabletSession, new: Waiting, now: datetime) -> bool:
     """Return whether a waiting session should be told of a new estimate."""
     old = session.status.waiting
-    if old is None or (old.queue_position, _without_figures(old.basis)) != (
-        new.queue_position,
-        _without_figures(new.basis),
-    ):
+    if old is None or old.queue_position != new.queue_position:
+        return True
+    if _FIGURES.sub("", old.basis) != _FIGURES.sub("", new.basis):
         return True
     if old.estimated_start is None or new.estimated_start is None:
         return old.estimated_start is not new.estimated_start
@@ -91,15 +92,6 @@ def with_waiting(
 ) -> LabletSessionStatus:
     """Return a status with the waiting information and without a claim: nothing is held for the session."""
     return msgspec.structs.replace(session.status, claim=None, seat=None, waiting=waiting, last_decision=decision)
-
-
-def _without_figures(basis: str) -> str:
-    return _FIGURES.sub("", basis)
-
-
-def _main_rejection(decision: SchedulingDecision) -> str:
-    most = max(decision.rejections, key=lambda one: one.count, default=None)
-    return f"; {most.count} of {decision.candidates_evaluated} such as {most.examples[0]}" if most else ""
 
 
 CONCURRENCY: Final = 8
@@ -165,7 +157,7 @@ class SchedulerEffects:
             view.bar(outcome.place.id, barred_until, str(error), whole_pool=error.why in LIMITS)
             if error.why in LIMITS:
                 # Longer than the place is excluded: a shorter session may be admitted first.
-                view.turn_away(ref_of(session), barred_until + MINUTE)
+                view.turned_away[ref_of(session)] = barred_until + MINUTE
 
 
 def assignment_for(view: SchedulerView, outcome: PlacementOutcome, now: datetime) -> Assignment | None:

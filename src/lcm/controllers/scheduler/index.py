@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lcm.control.plane.protocol import Ref, SessionRef
 from lcm.model.base.capacity import Claim
-from lcm.model.base.resource import Truth, find_condition
+from lcm.model.base.resource import Truth, has_condition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase, get_claim, is_asap
@@ -153,16 +153,12 @@ class PromisedSessions:
 
     def find_early_or_late(self, until: datetime, after: timedelta) -> Sequence[LabletSession]:
         """Return the sessions whose claim begins by `until`, or more than `after` past its slot; as they arrived."""
-        early = [ref for _, _, ref in self._starts[: bisect_right(self._starts, until, key=_entry_start)]]
+        early = [ref for _, _, ref in self._starts[: bisect_right(self._starts, until, key=lambda entry: entry[0])]]
         late = [ref for how, refs in self._afters.items() if how > after for ref in refs]
         if not early and not late:
             return ()
         found = sorted((self._entries[ref] for ref in {*early, *late}), key=lambda one: one.turn)
         return [one.session for one in found]
-
-
-def _entry_start(entry: tuple[datetime, int, SessionRef]) -> datetime:
-    return entry[0]
 
 
 SeatKey = tuple[Ref[LabWorkerPool], int]
@@ -187,8 +183,10 @@ class SessionIndex:
 
     def update(self, ref: SessionRef, session: LabletSession | None) -> bool:
         """Index a session as it is now. Return whether the change can matter to waiting sessions."""
-        for where, belongs in ((self.pending, _is_pending), (self.flagged, is_at_risk)):
-            if session is not None and belongs(session):
+        pending = session is not None and session.status.phase is _P.PENDING
+        at_risk = session is not None and has_condition(session.status.conditions, SessionCondition.AT_RISK, Truth.TRUE)
+        for where, belongs in ((self.pending, pending), (self.flagged, at_risk)):
+            if session is not None and belongs:
                 where[ref] = session
             else:
                 where.pop(ref, None)
@@ -209,16 +207,6 @@ class SessionIndex:
             chair = Ref(LabWorkerPool, seat.pool, ref.namespace), seat.number
             self.promised.setdefault(chair, PromisedSessions()).add(ref, session)
             self._seat_keys[ref] = chair
-
-
-def is_at_risk(session: LabletSession) -> bool:
-    """Return whether a session carries the condition of being at risk."""
-    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
-    return known is not None and known.status is Truth.TRUE
-
-
-def _is_pending(session: LabletSession) -> bool:
-    return session.status.phase is _P.PENDING
 
 
 def _has_promise(session: LabletSession) -> bool:

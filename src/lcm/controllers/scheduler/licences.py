@@ -21,7 +21,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import LicenceLedger, LicenceSeat, SeatState, token_id
 from lcm.placement.candidate import format_moment
 
-_REMEDY: Final = "give one of those back (`lcm licenses`), or raise CML_LICENSE_SEATS"
+_REMEDY: Final = "return one of those (`lcm licenses`), or raise CML_LICENSE_SEATS"
 _LICENSING: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
 _NAMES_SHOWN: Final = 5
 
@@ -98,7 +98,9 @@ def unlicensed_risk(session: LabletSession, worker: LabWorker | None, view: Sche
     if status.phase not in _LICENSING or not status.failure or worker.spec.cml.license_token is None:
         return None
     why = status.last_error or status.failure
-    return Risk(NO_LICENCE, f"{worker.metadata.name}, which has its seat, gets no licence: {why}; {_REMEDY}", _REMEDY)
+    return Risk(
+        NO_LICENCE, f"{worker.metadata.name}, the worker planned for it, gets no licence: {why}; {_REMEDY}", _REMEDY
+    )
 
 
 def needs_licence(session: LabletSession, worker: LabWorker | None) -> bool:
@@ -119,7 +121,7 @@ def _holders_text(outside: Sequence[LicenceSeat], seats: int) -> str:
         return f"there are {seats}"
     names = ", ".join(one.worker_name for one in outside[:_NAMES_SHOWN])
     more = f" and {len(outside) - _NAMES_SHOWN} more" if len(outside) > _NAMES_SHOWN else ""
-    return f"of {seats}, {names}{more} took {len(outside)} outside of pools"
+    return f"{names}{more} took {len(outside)} of {seats} outside of pools"
 
 
 def _spans_beyond(seats: Sequence[Iterable[Claim]], left: int) -> Iterator[ShortageSpan]:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.control.plane.protocol import Plane, ref_of
 from lcm.controllers.scheduler.effects import (
     SchedulerEffects,
     for_each,
@@ -25,7 +25,6 @@ from lcm.controllers.scheduler.effects import (
     waiting_status,
     with_waiting,
 )
-from lcm.controllers.scheduler.index import is_at_risk
 from lcm.controllers.scheduler.licences import LicenceWatch
 from lcm.controllers.scheduler.queue_plan import PlacementOutcome, QueueRules, plan
 from lcm.controllers.scheduler.risk import (
@@ -41,8 +40,7 @@ from lcm.controllers.scheduler.seekers import PlacementNeeds, find_seekers, is_e
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Later, Stuck
-from lcm.model.base.resource import find_condition
-from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import (
     SESSION_MACHINE,
     LabletSession,
@@ -89,8 +87,6 @@ class PlacementLoop:
         self._report_due: datetime | None = None
         self._cleared_alerts: set[str] = set()
         self._licence_watch = LicenceWatch(plane, resync)
-        self.passes = 0
-        """The number of plans made so far, for `/metrics`."""
 
     def wake(self) -> None:
         """Plan again now."""
@@ -120,12 +116,11 @@ class PlacementLoop:
         if not view.refresh(now) and self._due is not None and now < self._due:
             return
         self._due = now + self._resync()
-        self.passes += 1
-        seeking = find_seekers(view, self._definition_of, now, await self._licence_watch.find_shortages(view, now))
+        seeking = find_seekers(view, self._cache, now, await self._licence_watch.find_shortages(view, now))
         strategy = view.terms().strategy
-        rules = QueueRules(
-            strategy, self._stopwatch, self._random_number if strategy == Strategy.RANDOM else self._next_number
-        )
+        random = strategy == Strategy.RANDOM
+        turn = (lambda: int(self._chance() * 2**30)) if random else self._next_number
+        rules = QueueRules(strategy, self._stopwatch, turn)
         found = sorted(seeking.seekers.items())
         outcomes: Sequence[PlacementOutcome] = [
             one for namespace, several in found for one in plan(view.fleet(namespace), several, rules)
@@ -195,7 +190,8 @@ class PlacementLoop:
     async def _update_risk(self, session: LabletSession, risk: Risk | None, now: datetime) -> None:
         session = self._cache.get(ref_of(session)) or session
         known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
-        if is_at_risk(session) == (risk is not None) and (known is None or risk is None or known.reason == risk.reason):
+        at_risk = known is not None and known.status is Truth.TRUE
+        if at_risk == (risk is not None) and (known is None or risk is None or known.reason == risk.reason):
             return
         if risk is not None:
             _log.warning("promise at risk", session=session.metadata.name, reason=risk.reason, message=risk.message)
@@ -204,15 +200,9 @@ class PlacementLoop:
             await self._plane.clear_alert(ref_of(session), AT_RISK_ALERT)
         await self._effects.step(session, with_risk(session, risk, now))
 
-    def _definition_of(self, session: LabletSession) -> LabletDefinition | None:
-        return self._cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
-
     def _next_number(self) -> int:
         self._turn += 1
         return self._turn
-
-    def _random_number(self) -> int:
-        return int(self._chance() * 2**30)
 
 
 def _keeps_promise(view: SchedulerView, outcome: PlacementOutcome, risk: Risk, now: datetime) -> bool:

@@ -105,7 +105,7 @@ def _entered_at(session: LabletSession, phase: SessionPhase) -> datetime | None:
 
 _BEYOND_SIZE: Final = "its seat is beyond the pool's size"
 _ENDING: Final = "its pool is being deleted"
-_OPENS_NONE: Final = "its pool opens no seats"
+_OPENS_NONE: Final = "its pool starts no workers for bookings"
 
 
 def places_of(row: PoolSnapshot, now: datetime, terms: Terms, claimed: Collection[int]) -> Iterator[tuple[int, Place]]:

@@ -85,9 +85,11 @@ class PlacementOutcome:
 
     @property
     def claim(self) -> Claim:
-        """Its claim on the place."""
+        """Its claim on the place; the end of a slot does not move."""
         assert self.at is not None, "only what has a place claims it"
-        return claim_at(self.seeker, self.at)
+        claim = self.seeker.request.claim
+        end = claim.end + (self.at - claim.start) if is_asap(self.seeker.session) else claim.end
+        return Claim(start=self.at, end=end, need=claim.need)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +113,10 @@ def plan(fleet: PlaceIndex, seekers: Sequence[Seeker], rules: QueueRules) -> Seq
         stay = {one.holder: found for one in ordered if (found := planning.stay(one))}
         return _number_queue([stay.get(one.holder) or planning.decide(one) for one in ordered])
     finally:
-        planning.roll_back()
+        for place_id, holder in planning.held:
+            fleet.release(place_id, holder)
         for place_id, held in lifted:
             fleet.hold(place_id, held)
-
-
-def claim_at(seeker: Seeker, at: datetime) -> Claim:
-    """Return a session's claim if it begins at a moment; the end of a slot does not move."""
-    claim = seeker.request.claim
-    end = claim.end + (at - claim.start) if is_asap(seeker.session) else claim.end
-    return Claim(start=at, end=end, need=claim.need)
 
 
 def is_unopened_seat(found: Place) -> bool:
@@ -137,7 +133,7 @@ class _QueuePlanner:
         shelves = (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True))
         self._lines = {line.place.id: line for shelf in shelves for line in shelf.lines}
         self._searches: dict[object, _PlaceSearch] = {}
-        self._held: list[tuple[str, str]] = []
+        self.held: list[tuple[str, str]] = []
 
     def stay(self, seeker: Seeker) -> PlacementOutcome | None:
         """Leave a promised session where it is, if that keeps the promise; otherwise return None."""
@@ -155,15 +151,14 @@ class _QueuePlanner:
         return replace(outcome, decision=decision)
 
     def _hold(self, outcome: PlacementOutcome) -> PlacementOutcome:
-        holder = outcome.seeker.holder
+        holder, likely = outcome.seeker.holder, outcome.seeker.likely
         if outcome.place is not None and outcome.claim.start < outcome.claim.end:
-            self._fleet.hold(outcome.place.id, HeldClaim(holder, _likely_claim(outcome)))
-            self._held.append((outcome.place.id, holder))
+            claim = outcome.claim
+            if likely is not None:  # what the sessions behind have to expect
+                claim = msgspec.structs.replace(claim, end=min(claim.end, claim.start + likely))
+            self._fleet.hold(outcome.place.id, HeldClaim(holder, claim))
+            self.held.append((outcome.place.id, holder))
         return outcome
-
-    def roll_back(self) -> None:
-        for place_id, holder in self._held:
-            self._fleet.release(place_id, holder)
 
     def _decide(self, seeker: Seeker) -> PlacementOutcome:
         request, search = seeker.request, self._search_for(seeker)
@@ -179,9 +174,10 @@ class _QueuePlanner:
         return _place_later(seeker, search, best)
 
     def _search_for(self, seeker: Seeker) -> "_PlaceSearch":
-        shape = _request_shape(seeker.request)
+        request = seeker.request
+        shape = request_facts(request), request.claim, request.region_preferred, request.movable
         if shape not in self._searches:
-            self._searches[shape] = _PlaceSearch(self._fleet, self._lines, seeker.request)
+            self._searches[shape] = _PlaceSearch(self._fleet, self._lines, request)
         return self._searches[shape]
 
 
@@ -250,12 +246,6 @@ class _PlaceSearch:
         return found if ask.request.movable or found == ask.start else None
 
 
-def _likely_claim(outcome: PlacementOutcome) -> Claim:
-    """Return the claim that the sessions behind have to expect."""
-    claim, likely = outcome.claim, outcome.seeker.likely
-    return claim if likely is None else msgspec.structs.replace(claim, end=min(claim.end, claim.start + likely))
-
-
 def _keep_place(seeker: Seeker, found: Place) -> PlacementOutcome:
     decision = SchedulingDecision(
         action="assign", worker_id=found.id, reason=f"{found.name} is where it has its claim", candidates_evaluated=1
@@ -271,7 +261,7 @@ def _place_later(seeker: Seeker, search: _PlaceSearch, best: tuple[datetime, Ind
     at, line = best
     found = line.place
     opened = is_unopened_seat(found)
-    told = f"no worker fits it sooner than the seat {found.name} would" if opened else f"{found.name} will fit it"
+    told = f"no worker fits it sooner than planned worker {found.name} would" if opened else f"{found.name} will fit it"
     decision = SchedulingDecision(
         action="scale_up" if opened else "wait",
         worker_template=found.template or None if opened else None,
@@ -290,10 +280,6 @@ def _number_queue(outcomes: Sequence[PlacementOutcome]) -> Sequence[PlacementOut
         position += not one.is_assigned
         made.append(one if one.is_assigned else replace(one, position=position))
     return made
-
-
-def _request_shape(request: PlacementRequest) -> object:
-    return request_facts(request), request.claim, request.region_preferred, request.movable
 
 
 def _claims_of(fleet: PlaceIndex, place_id: str, holder: str) -> Sequence[HeldClaim]:

@@ -185,9 +185,8 @@ class ReservationReconciler:
             return DONE
         now = self._clock.now()
         if now >= limit[0]:
-            told = (
-                f"{reservation.metadata.name} is cancelled, and {len(names)} of its sessions do not end: {limit[1].why}"
-            )
+            left = f"{len(names)} of its sessions have not ended"
+            told = f"{reservation.metadata.name} was cancelled, but {left}: {limit[1].why}"
             alert = AlertFinding(
                 alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=shorten_text(told)
             )
@@ -205,7 +204,8 @@ class ReservationReconciler:
             # An ended session stays ended and moves to the archive, so it is read only once.
             session = self._cache.get(ref) or (None if name in over else await self._plane.get(ref))
             # The name of a deleted session may have been used again by somebody else.
-            if session is not None and _belongs_to(session, reservation):
+            owner = session.metadata.owner if session else None
+            if session is not None and owner is not None and owner.uid == reservation.metadata.uid:
                 found[name] = session
             if name not in found or found[name].status.phase in SESSION_MACHINE.final:
                 over.add(name)
@@ -239,8 +239,3 @@ class ReservationReconciler:
         for name in self._session_names.pop(ref, ()):
             if self._by_session.get((ref.namespace, name)) == ref:
                 del self._by_session[ref.namespace, name]
-
-
-def _belongs_to(session: LabletSession, reservation: Reservation) -> bool:
-    owner = session.metadata.owner
-    return owner is not None and owner.uid == reservation.metadata.uid

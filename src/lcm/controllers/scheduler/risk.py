@@ -66,7 +66,7 @@ def risk_of(session: LabletSession, facts: RiskFacts) -> Risk | None:
         return Risk(NO_PLACE, "it has no place")
     name = f"{seat.pool}/{seat.number}"
     if facts.place is None:
-        return Risk(NO_WORKER, f"its seat {name} has no worker and gets none")
+        return Risk(NO_WORKER, f"its planned worker {name} has no machine and gets none")
     return _lateness_risk(name, claim, facts.place, facts) or _occupied_risk(name, claim, facts.place, facts)
 
 
@@ -75,11 +75,12 @@ def _lateness_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> R
     if usable is not None and usable > claim.start + facts.grace:
         # A boot that has not begun ends later every minute, so no time is named: the message is written only once.
         boots = place.closed == BOOTING
-        when = f"can be used from {format_moment(usable)} on" if boots else "has no worker that is up by then"
+        when = f"can be used from {format_moment(usable)} on" if boots else "has no machine that is up by then"
         return Risk(NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} {when}")
     if facts.latest is not None and claim.start > facts.latest:
         return Risk(
-            LATE, f"its seat {seat} is its own from {format_moment(claim.start)} on, too late for when its slot begins"
+            LATE,
+            f"its planned worker {seat} is free for it from {format_moment(claim.start)} on, too late for its slot",
         )
     return None
 
@@ -97,12 +98,13 @@ def _occupied_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> R
 
 
 def _needed_text(seat: str, claim: Claim) -> str:
-    return f"its seat {seat} is needed from {format_moment(claim.start)} on"
+    return f"its planned worker {seat} is needed from {format_moment(claim.start)} on"
 
 
 def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime) -> Risk | None:
     """Return why more is held on a place than fits. Labs that no session made count only as long as they may last."""
-    if not _fits_without_foreign(fleet, place, claim):
+    held = Profile.of(one.claim for one in fleet.claims_on(place.id))
+    if place.whole is None or not held.peak(claim.start, claim.end).within(place.whole):
         return Risk(TOO_SMALL, f"{place.name} is smaller than its template says: more is promised on it than it holds")
     near = claim.start < now + FOREIGN_LABS_STAY
     return (
@@ -112,20 +114,17 @@ def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime)
 
 def with_risk(session: LabletSession, risk: Risk | None, now: datetime) -> LabletSessionStatus:
     """Return a session's status with the condition as it is now; after a danger it tells what the danger was."""
+    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
+    # The owner of a late session should learn why, and nothing else records it.
+    past = f"before: {known.reason}, {known.message}" if known and known.status is Truth.TRUE else ""
     new = Condition(
         type=SessionCondition.AT_RISK,
         status=Truth.TRUE if risk else Truth.FALSE,
         last_transition_at=now,
         reason=risk.reason if risk else "Kept",
-        message=shorten_text(risk.message) if risk else _past_risk_text(session),
+        message=shorten_text(risk.message if risk else past),
     )
     return msgspec.structs.replace(session.status, conditions=with_condition(session.status.conditions, new))
-
-
-def _past_risk_text(session: LabletSession) -> str:
-    """Return what the danger was: the owner of a late session should learn why, and nothing else records it."""
-    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
-    return shorten_text(f"before: {known.reason}, {known.message}") if known and known.status is Truth.TRUE else ""
 
 
 def risk_alert(session: LabletSession, risk: Risk) -> AlertFinding:
@@ -143,13 +142,6 @@ def _claim_from(claim: Claim, moment: datetime) -> Claim:
 def _fits_all(fleet: PlaceIndex, place: Place, claim: Claim) -> bool:
     """Return whether everything held on a place fits for as long as a claim lasts."""
     return claim.start >= claim.end or fleet.fits(place.id, msgspec.structs.replace(claim, need=ZERO_AMOUNT))
-
-
-def _fits_without_foreign(fleet: PlaceIndex, place: Place, claim: Claim) -> bool:
-    """Return whether everything would fit without the labs that no session made."""
-    if place.whole is None:
-        return False
-    return Profile.of(one.claim for one in fleet.claims_on(place.id)).peak(claim.start, claim.end).within(place.whole)
 
 
 _P: Final = SessionPhase
@@ -188,7 +180,7 @@ def _pick_misfits(sessions: Iterable[LabletSession], room: Amount, now: datetime
         claim = get_claim(session)
         if claim is None or claim.end <= now:
             continue
-        left = msgspec.structs.replace(claim, start=max(claim.start, now))
+        left = _claim_from(claim, now)
         if _KEEP_ORDER.get(session.status.phase) == 0 or Profile.of(kept).fits(left, room):
             kept.append(left)
         else:

@@ -3,12 +3,13 @@
 Pure except for the view it reads; `PlacementLoop` plans for them all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lcm.control.plane.protocol import ref_of
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Ref, ref_of
 from lcm.controllers.scheduler.index import PromisedSessions, SeatKey
 from lcm.controllers.scheduler.licences import LicenceShortage, Shortages, needs_licence, unlicensed_risk
 from lcm.controllers.scheduler.queue_plan import Seeker
@@ -19,7 +20,6 @@ from lcm.model.base.capacity import ZERO_AMOUNT, Claim
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, is_asap
 from lcm.placement.claims import asap_claim, asap_length, need_of, request_for, slot_claim
-from lcm.placement.fleet import PlaceIndex
 from lcm.placement.places import session_holder
 from lcm.placement.request import Place
 
@@ -37,16 +37,11 @@ class PlacementNeeds:
     unclear: list[LabletSession]
 
 
-def find_seekers(
-    view: SchedulerView,
-    definition: Callable[[LabletSession], LabletDefinition | None],
-    now: datetime,
-    lacking: Shortages | None = None,
-) -> PlacementNeeds:
+def find_seekers(view: SchedulerView, cache: Cache, now: datetime, lacking: Shortages) -> PlacementNeeds:
     """Find all sessions that need a place now; `lacking` names the pools that have too few licences."""
     found = PlacementNeeds({}, {}, [])
     for session in view.session_index.pending.values():
-        known = definition(session)
+        known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
         if known is None or is_expired(session, now) or session.status.retry_count >= MAX_RETRIES:
             continue
         if is_asap(session):
@@ -54,8 +49,8 @@ def find_seekers(
         elif session.status.seat is None or session.status.claim is None:
             found.risks[session_holder(session)] = Risk(NO_PLACE, "its worker is lost, and no other place fits it")
             _add_seeker(found, session, _slot_seeker(view, session, known, now))
-    for session, risk in _find_endangered(view, now, lacking or {}):
-        known = definition(session)
+    for session, risk in _find_endangered(view, now, lacking):
+        known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
         found.risks[session_holder(session)] = risk
         if known is not None:
             _add_seeker(found, session, _slot_seeker(view, session, known, now))
@@ -88,14 +83,11 @@ def _find_suspects(
     if place is None:
         return bench.find_early_or_late(near, timedelta.max)
     worker, fleet = view.worker(place.id), view.fleet(chair[0].namespace)
-    if (worker is not None and worker.status.failure) or not fleet.fits(place.id, _claim_from_now(now)):
+    always = Claim(start=now, end=_FOREVER, need=ZERO_AMOUNT)
+    if (worker is not None and worker.status.failure) or not fleet.fits(place.id, always):
         return bench.all()
     usable = max(now, place.usable_at or now)
     return bench.find_early_or_late(usable - terms.buffer, terms.buffer - terms.instantiation)
-
-
-def _claim_from_now(now: datetime) -> Claim:
-    return Claim(start=now, end=_FOREVER, need=ZERO_AMOUNT)
 
 
 def _licence_risk(
@@ -108,7 +100,13 @@ def _licence_risk(
 
 
 def _place_risk(view: SchedulerView, session: LabletSession, place: Place | None, now: datetime) -> Risk | None:
-    return risk_of(session, _risk_facts(view, session, place, now))
+    fleet, latest = view.fleet(session.metadata.namespace), latest_start(view, session)
+
+    def find_latest_overstay(place: Place, since: datetime) -> datetime | None:
+        several = [(one.claim.end, view.claim_of(one.holder)) for one in fleet.claims_on(place.id)]
+        return max((end for end, claim in several if claim and claim.end <= since < end), default=None)
+
+    return risk_of(session, RiskFacts(place, fleet, now, view.terms().buffer, latest, find_latest_overstay))
 
 
 def latest_start(view: SchedulerView, session: LabletSession) -> datetime | None:
@@ -116,18 +114,6 @@ def latest_start(view: SchedulerView, session: LabletSession) -> datetime | None
     terms, begins = view.terms(), session.spec.timeslot_start
     start_up = min(view.durations.usual_start_up(session.spec.definition, terms), terms.instantiation)
     return begins - start_up + terms.buffer if begins else None
-
-
-def _risk_facts(view: SchedulerView, session: LabletSession, place: Place | None, now: datetime) -> RiskFacts:
-    fleet, latest = view.fleet(session.metadata.namespace), latest_start(view, session)
-    return RiskFacts(
-        place, fleet, now, view.terms().buffer, latest, lambda *asked: _latest_overstay(view, fleet, *asked)
-    )
-
-
-def _latest_overstay(view: SchedulerView, fleet: PlaceIndex, place: Place, since: datetime) -> datetime | None:
-    several = [(one.claim.end, view.claim_of(one.holder)) for one in fleet.claims_on(place.id)]
-    return max((end for end, claim in several if claim and claim.end <= since < end), default=None)
 
 
 def _add_seeker(found: PlacementNeeds, session: LabletSession, seeker: Seeker | None) -> None:
@@ -172,7 +158,7 @@ def _make_seeker(view: SchedulerView, session: LabletSession, definition: Lablet
         start_up,
         place.id if place else None,
         start_up + length + view.durations.usual_clean_up() if is_asap(session) else None,
-        view.is_turned_away(ref_of(session)),
+        ref_of(session) in view.turned_away,
     )
 
 

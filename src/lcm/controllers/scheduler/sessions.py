@@ -16,7 +16,7 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
 from lcm.controllers.runtime.lifecycle import Report, Wait
-from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_after, requeue_at
+from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.controllers.scheduler.effects import SchedulerEffects
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock
@@ -71,7 +71,8 @@ def decide(facts: SchedulerFacts) -> StepDecision:
     if decider is None:
         return Wait()
     if due is not None and facts.now >= due[0]:
-        return _move_to(facts, SessionPhase.EXPIRED, _expiry_reason(facts.session))
+        why = "nothing was free for it in time" if is_asap(facts.session) else "its slot ended before it ran"
+        return _move_to(facts, SessionPhase.EXPIRED, why)
     decision = decider(facts)
     if isinstance(decision, Wait) and due is not None:
         return Wait(min(decision.until or due[0], due[0]))
@@ -97,7 +98,7 @@ def _decide_pending(facts: SchedulerFacts) -> StepDecision:
         return _fail(facts, f"its definition {session.spec.definition} is gone")
     if not is_asap(session) and status.claim is not None and status.seat is not None:
         return _move_to(
-            facts, SessionPhase.SCHEDULED, f"seat {status.seat.pool}/{status.seat.number} is promised to it"
+            facts, SessionPhase.SCHEDULED, f"planned worker {status.seat.pool}/{status.seat.number} is promised to it"
         )
     return Wait()
 
@@ -146,10 +147,6 @@ def _send_back(facts: SchedulerFacts, reason: str, why: str) -> Report[LabletSes
 
 def _fail(facts: SchedulerFacts, why: str) -> Report[LabletSessionStatus]:
     return _move_to(facts, SessionPhase.FAILED, why, last_error=shorten_text(why), waiting=None)
-
-
-def _expiry_reason(session: LabletSession) -> str:
-    return "nothing was free for it in time" if is_asap(session) else "its slot ended before it ran"
 
 
 def _move_to(facts: SchedulerFacts, phase: SessionPhase, reason: str, **fields: object) -> Report[LabletSessionStatus]:
@@ -205,11 +202,11 @@ class SchedulingReconciler:
             end=claim.end,
             worker_id=worker.metadata.uid,
             seat=session.status.seat,
-            reason=f"its time has come, and {worker.metadata.name} has its seat",
+            reason=f"its time has come, and {worker.metadata.name} is the worker planned for it",
         )
         try:
             await self._effects.schedule(session, wanted)
         except NoRoom as error:
             _log.warning("no room for a promise", session=str(ref_of(session)), error=str(error))
-            return requeue_after(RETRY_AFTER)
+            return Requeue(RETRY_AFTER)
         return DONE

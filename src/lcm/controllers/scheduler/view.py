@@ -64,7 +64,8 @@ class SchedulerView:
         self._time_dependent: set[PoolRef | str] = set()
         self._retimed_at: datetime | None = None
         self._barred: dict[str, tuple[datetime, str]] = {}
-        self._turned_away: dict[SessionRef, datetime] = {}
+        self.turned_away: dict[SessionRef, datetime] = {}
+        """Until when a session stands behind the others: its pool's limits refused it, but may admit others."""
         self._unfilled_places: list[tuple[PlaceIndex, str]] = []
         self._has_news = True
         for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
@@ -146,7 +147,8 @@ class SchedulerView:
         no other seat is.
         """
         pools = {spot[0] for spot in self._spots_of.get(place_id, ()) if not isinstance(spot, str)}
-        others = [one for ref in pools if whole_pool for one in self._pool_places[ref] if self._is_unused(one)]
+        seats = [one for ref in pools if whole_pool for one in self._pool_places[ref] if one not in self._workers]
+        others = [one for one in seats if not any(map(self._claims.claims_at, self._spots_of[one]))]
         for one in (place_id, *others):
             self._barred[one] = until, why
             self._mark_place_dirty(one)
@@ -156,24 +158,12 @@ class SchedulerView:
         """Return whether a place is excluded for now."""
         return place_id in self._barred
 
-    def _is_unused(self, place_id: str) -> bool:
-        """Return whether a seat has neither a worker nor a claim."""
-        return place_id not in self._workers and not any(map(self._claims.claims_at, self._spots_of[place_id]))
-
-    def turn_away(self, session: SessionRef, until: datetime) -> None:
-        """Move a session behind the others until a moment: its pool's limits refused it, but may admit others."""
-        self._turned_away[session] = until
-
-    def is_turned_away(self, session: SessionRef) -> bool:
-        """Return whether a session was moved behind the others."""
-        return session in self._turned_away
-
     def refresh(self, now: datetime) -> bool:
         """Update all places to the present moment. Return whether anything changed that matters to waiting sessions."""
         for place_id in [one for one, (until, _) in self._barred.items() if until <= now]:
             del self._barred[place_id]
             self._mark_place_dirty(place_id)
-        self._turned_away = {ref: until for ref, until in self._turned_away.items() if until > now}
+        self.turned_away = {ref: until for ref, until in self.turned_away.items() if until > now}
         if self._retimed_at is None or now - self._retimed_at >= _RETIME_INTERVAL:
             self._retimed_at = now
             moving = sorted(self._time_dependent - self._dirty, key=str)
@@ -233,17 +223,14 @@ class SchedulerView:
             self._mark_worker_dirty(before)
         if worker is not None and uid is not None:
             self._workers[uid] = worker
-            self._update_undersized(uid, worker)
+            has, said = worker.status.capacity, declared_capacity(worker.spec)
+            if has is None or (said is not None and said.within(has)):
+                self.undersized.pop(uid, None)
+            else:
+                self.undersized[uid] = None
             self._uids[ref] = uid
             self._mark_worker_dirty(uid)
         self._notify()
-
-    def _update_undersized(self, uid: str, worker: LabWorker) -> None:
-        has, said = worker.status.capacity, declared_capacity(worker.spec)
-        if has is None or (said is not None and said.within(has)):
-            self.undersized.pop(uid, None)
-        else:
-            self.undersized[uid] = None
 
     def _mark_worker_dirty(self, uid: str) -> None:
         spots: list[Spot] = [uid]

@@ -32,8 +32,7 @@ from lcm.system.tasks import run_until_first_ends
 LEASE: Final = "lablet-controller"
 CONCURRENCY: Final = 64
 """How many sessions are handled at once: a removal may take a minute, a CML that does not answer seconds per look."""
-KINDS: Final = (LabletSession, LabWorker, LabletDefinition, SystemSettings)
-"""Sessions are listed first: what they refer to existed before them."""
+
 _MIN_INTERVAL: Final = timedelta(seconds=0.2)
 _HORIZON: Final = timedelta(days=1)
 
@@ -43,7 +42,8 @@ class LabletController(ElectedController):
     """The lablet controller of one process."""
 
     lease = LEASE
-    kinds = KINDS
+    kinds = (LabletSession, LabWorker, LabletDefinition, SystemSettings)
+    """Sessions are listed first: what they refer to existed before them."""
 
     hosts: Hosts
     artifacts: Artifacts
@@ -61,7 +61,6 @@ class LabletController(ElectedController):
             lifecycle.reconcile,
             cache,
             LabletSession,
-            clock=self.clock,
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: max(RESYNC, rules().watch),

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 import structlog
+from msgspec.structs import asdict
 
 from lcm.control.objects.session_files import stored_name
 from lcm.control.plane.protocol import Plane, ref_of
@@ -24,6 +25,7 @@ from lcm.controllers.session.view import (
     Effect,
     EffectOutcome,
     Import,
+    LabEffect,
     Observe,
     Prepare,
     Remove,
@@ -47,9 +49,7 @@ from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.providers.protocols.labhost import (
     Hosts,
-    InterfaceFacts,
     LabHost,
-    LabSummary,
     NodeFacts,
     NodeUse,
     SimulationStats,
@@ -75,41 +75,16 @@ def observe_lab(
 
 
 def _node_observation(node: NodeFacts) -> NodeObservation:
-    return NodeObservation(
-        node_id=node.node_id,
-        label=node.label,
-        node_definition=node.node_definition,
-        state=node.state,
-        cpu_limit=node.cpu_limit,
-        ram_mb=node.ram_mb,
-        tags=node.tags,
-        interfaces=tuple(map(_interface_observation, node.interfaces)),
-        cpus=node.cpus,
-        disk_gb=node.disk_gb,
-    )
-
-
-def _interface_observation(one: InterfaceFacts) -> InterfaceObservation:
-    return InterfaceObservation(
-        interface_id=one.interface_id,
-        label=one.label,
-        slot=one.slot,
-        state=one.state,
-        mac_address=one.mac_address,
-        ip4=one.ip4,
-    )
+    """Return the facts of a node as they are recorded, field by field."""
+    links = tuple(InterfaceObservation(**asdict(one)) for one in node.interfaces)
+    return NodeObservation(**asdict(node) | {"interfaces": links})
 
 
 def _node_stats(use: NodeUse) -> NodeStats:
-    return NodeStats(
-        cpu_usage=use.cpu_usage, ram_usage=use.ram_usage, disk_usage=use.disk_usage, boot_seconds=_boot_seconds(use)
-    )
-
-
-def _boot_seconds(use: NodeUse) -> float | None:
-    """Return how long a node booted. CML reports how long ago it started, and how long ago it had booted."""
+    # CML reports how long ago a node started, and how long ago it had booted.
     started, booted = use.seconds_in_state.get("STARTED", 0.0), use.seconds_in_state.get("BOOTED", 0.0)
-    return started - booted if 0 < booted <= started else None
+    took = started - booted if 0 < booted <= started else None
+    return NodeStats(cpu_usage=use.cpu_usage, ram_usage=use.ram_usage, disk_usage=use.disk_usage, boot_seconds=took)
 
 
 EFFECT_SECONDS: Final = 60.0
@@ -136,14 +111,13 @@ class SessionEffects:
         seconds = OBSERVE_SECONDS if isinstance(effect, Observe) else EFFECT_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                if isinstance(effect, Prepare | Discard):
-                    return await self._do_with_files(view, effect)
+                if isinstance(effect, Prepare):
+                    return await self._prepare(view)
+                if isinstance(effect, Discard):
+                    return await self._discard(view)
                 return await self._do_with_lab(view, effect)
         except TimeoutError:
             raise Later(f"{type(effect).__name__.lower()} takes longer than {seconds:g} s") from None
-
-    async def _do_with_files(self, view: SessionView, effect: Prepare | Discard) -> EffectOutcome:
-        return await (self._discard(view) if isinstance(effect, Discard) else self._prepare(view))
 
     async def _discard(self, view: SessionView) -> EffectOutcome:
         """Remove files that nobody reads any more. If the store does not answer, `FileSweep` removes them later."""
@@ -175,20 +149,18 @@ class SessionEffects:
         check_permit()
         return await self.artifacts.put_temporary(prepared_name(view.session), text)
 
-    async def _do_with_lab(
-        self, view: SessionView, effect: Import | Start | Restart | Observe | Collect | Remove
-    ) -> EffectOutcome:
+    async def _do_with_lab(self, view: SessionView, effect: Import | LabEffect) -> EffectOutcome:
         assert view.worker is not None, "what is on no worker has no lab"
         host = await self.hosts.of(view.worker)
         match effect:
             case Import():
                 return await self._import(host, view)
-            case Start(lab_id=lab_id) | Restart(lab_id=lab_id):
-                await host.start(lab_id)
-            case Remove(lab_id=lab_id):
-                await host.remove(lab_id)
-            case Collect(lab_id=lab_id):
-                return await self._collect(host, view, lab_id)
+            case Start() | Restart():
+                await host.start(effect.lab_id)
+            case Remove():
+                await host.remove(effect.lab_id)
+            case Collect():
+                return await self._collect(host, view, effect.lab_id)
             case Observe():
                 await self._observe(host, view, effect)
         return None
@@ -199,7 +171,8 @@ class SessionEffects:
         except Gone as error:
             return Failure(NOT_PREPARED, str(error))
         lab = await host.ensure(title_of(view.session), data.decode())
-        if strays := await _foreign_ports(host, lab, view):
+        tags = [tag for node in await host.nodes(lab.lab_id) for tag in node.tags]
+        if strays := sorted(used_ports(tags) - set((view.status.allocated_ports or {}).values())):
             # A lab of an earlier attempt, which appeared after it had been looked for.
             await host.remove(lab.lab_id)
             return Failure("OtherPorts", f"its lab was there, on ports that are not its own: {strays[:5]}")
@@ -230,9 +203,3 @@ class SessionEffects:
         status = (await self.plane.record_observation(ref, trim_observation(seen), request_id=effect.request_id)).status
         if status.port_drift_detected and status.observed_ports != view.status.observed_ports:
             _log.warning("ports drifted", session=str(ref), worker=view.worker_label, seen=status.observed_ports)
-
-
-async def _foreign_ports(host: LabHost, lab: LabSummary, view: SessionView) -> Sequence[int]:
-    """Return the ports of a lab that its session was not given."""
-    tags = (tag for node in await host.nodes(lab.lab_id) for tag in node.tags)
-    return sorted(used_ports(tags) - set((view.status.allocated_ports or {}).values()))

@@ -17,12 +17,11 @@ from lcm.controllers.session.view import (
     Observe,
     Remove,
     SessionView,
-    is_condition_false,
     is_machine_gone,
     move,
     retry_refused,
 )
-from lcm.model.base.resource import shorten_text
+from lcm.model.base.resource import Truth, has_condition, shorten_text
 from lcm.model.kinds.session import Artifact, SessionPhase, fields_to_place_again, is_asap
 from lcm.providers.protocols.artifacts import StoredArtifact
 
@@ -41,7 +40,7 @@ def decide_collecting(view: SessionView) -> Decision:
         return poll_again(view)
     if view.is_deleted:
         return _step_to_stopping(view, "it was deleted: nobody could read what was saved")
-    if _needs_observation(view):
+    if not view.status.observed_last and view.now < view.entered_at + view.rules.observe_within:
         request = view.status.observation_request
         return Do(Observe(view.lab.lab_id, request.id if request else None))
     return Do(Collect(view.lab.lab_id))
@@ -80,11 +79,6 @@ def decide_stopping(view: SessionView) -> Decision:
     return Do(Discard())
 
 
-def after_remove(view: SessionView, outcome: EffectOutcome) -> Decision:
-    """Record a refusal. That the lab is gone is seen at the next look."""
-    return retry_refused(view, outcome) if isinstance(outcome, Failure) else poll_again(view)
-
-
 def after_discard(view: SessionView, outcome: EffectOutcome) -> Decision:
     """End the session, or have it retried. A file that cannot be removed does not delay that."""
     error = {"last_error": shorten_text(outcome.message)} if isinstance(outcome, Failure) else {}
@@ -100,19 +94,11 @@ def _step_to_stopping(view: SessionView, why: str, **fields: Any) -> Decision:  
     return move(view, _P.STOPPING, why, outcome=outcome, progress=at_step(view, StepName.REMOVE), **fields)
 
 
-def _needs_observation(view: SessionView) -> bool:
-    return not view.status.observed_last and view.now < view.entered_at + view.rules.observe_within
-
-
 def _may_retry(view: SessionView) -> bool:
     status = view.status
-    if status.outcome is not _P.FAILED or view.is_deleted or is_condition_false(view.session, CAN_RUN):
+    hopeless = has_condition(status.conditions, CAN_RUN, Truth.FALSE)
+    if status.outcome is not _P.FAILED or view.is_deleted or hopeless or status.retry_count + 1 >= MAX_RETRIES:
         return False
-    return status.retry_count + 1 < MAX_RETRIES and _has_time_left(view)
-
-
-def _has_time_left(view: SessionView) -> bool:
-    status = view.status
     end = status.ends_at or view.session.spec.timeslot_end
     patience = None if _has_run(view) else status.expires_at
     slot = end is None or view.now + view.rules.worth_it <= end

@@ -42,11 +42,11 @@ from lcm.controllers.session.view import (
     SessionRules,
     SessionView,
     Start,
-    is_condition_false,
+    retry_if_refused,
     set_condition,
 )
 from lcm.model.base.clock import Clock
-from lcm.model.base.resource import Truth, shorten_text
+from lcm.model.base.resource import Truth, has_condition, shorten_text
 from lcm.model.kinds.session import SESSION_MACHINE, STOP_ALERT, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
 
@@ -83,7 +83,7 @@ def _lab_not_removed_alert(view: SessionView) -> AlertFinding | None:
 
 def _lab_stopped_alert(view: SessionView) -> AlertFinding | None:
     session, count = view.session, restart_count(view)
-    down = is_condition_false(session, LAB_RUNS)
+    down = has_condition(view.status.conditions, LAB_RUNS, Truth.FALSE)
     if view.status.phase is not SessionPhase.RUNNING or not (count or down):
         return None
     severity, reason, last = Severity.WARNING, "StartedAgain", "it was started again"
@@ -106,21 +106,18 @@ LAB_SEEN: Final = "LabSeen"
 
 def with_visibility(view: SessionView, decision: Decision) -> Decision:
     """Report that a lab cannot be seen, or is seen again; any other decision does not wait for that."""
+    told_unseen = has_condition(view.status.conditions, LAB_SEEN, Truth.FALSE)
     if not isinstance(view.lab, Unknown):
-        if not is_condition_false(view.session, LAB_SEEN):
+        if not told_unseen:
             return decision
         return update_status(view, conditions=set_condition(view, LAB_SEEN, Truth.TRUE, "Seen")) or decision
     since = view.unseen_since
     if since is None or not isinstance(decision, Wait):
         return decision
-    if view.now >= since + view.rules.unseen_for and not is_condition_false(view.session, LAB_SEEN):
+    if view.now >= since + view.rules.unseen_for and not told_unseen:
         told = f"{view.worker_label} has not shown it since {since.astimezone(UTC):%H:%M:%S}Z: {view.lab.why}"
-        return (
-            update_status(
-                view, conditions=set_condition(view, LAB_SEEN, Truth.FALSE, view.lab.reason or "Silent", told)
-            )
-            or decision
-        )
+        conditions = set_condition(view, LAB_SEEN, Truth.FALSE, view.lab.reason or "Silent", told)
+        return update_status(view, conditions=conditions) or decision
     then = view.now + min(view.now - since, view.rules.seldom)
     return Wait(view.cap_at_deadline(max(decision.until or then, then)))
 
@@ -138,9 +135,9 @@ REACTIONS: Final[Mapping[type[Effect], React]] = {
     Import: starting.after_import,
     Start: starting.after_start,
     Restart: running.after_restart,
-    Observe: running.after_observe,
+    Observe: retry_if_refused,
     Collect: ending.after_collect,
-    Remove: ending.after_remove,
+    Remove: retry_if_refused,
     Discard: ending.after_discard,
 }
 _log: Final = structlog.get_logger()

@@ -27,10 +27,11 @@ from lcm.controllers.session.progress import (
     title_of,
     usual_start,
 )
-from lcm.controllers.session.view import SessionRules, SessionView, is_condition_false, is_machine_gone
+from lcm.controllers.session.view import SessionRules, SessionView, is_machine_gone
 from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
+from lcm.model.base.resource import Truth, has_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker
@@ -154,21 +155,18 @@ class SessionLook:
 
     async def look(self, session: LabletSession, rules: SessionRules) -> SessionView:
         """Return a view with what a session's phase needs."""
-        definition, worker = await self._find_definition(session), await self._find_worker(session)
+        definition = await self._find(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
+        worker = await self._find_worker(session)
         view = SessionView(session, self.clock.now(), rules, definition, worker)
-        if _needs_lab(view):
+        early = view.status.phase is _P.INSTANTIATING and is_before_import(view)
+        if view.status.phase in ON_WORKER_PHASES and not early:
             seen = await self._look_at_lab(view)
             since = self.memory.unseen_since(session.metadata.uid, seen["lab"])
             view = replace(view, **seen, unseen_since=since, now=self.clock.now())
-        return self._with_ahead(view) if _is_about_to_start(view) else view
-
-    def _with_ahead(self, view: SessionView) -> SessionView:
-        assert view.worker is not None
+        if view.worker is None or not _is_about_to_start(view):
+            return view
         others = self.occupants.of(view.worker, view.now, _HORIZON)
-        return replace(view, ahead=count_ahead(view.session, others, view.now))
-
-    async def _find_definition(self, session: LabletSession) -> LabletDefinition | None:
-        return await self._find(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
+        return replace(view, ahead=count_ahead(session, others, view.now))
 
     async def _find_worker(self, session: LabletSession) -> LabWorker | None:
         """Find a session's worker; None means that no worker with its uid exists any more."""
@@ -200,7 +198,9 @@ class SessionLook:
         if isinstance(host, Unknown):
             return {"lab": host}
         lab = await self._find_lab(host, view.session)
-        if not isinstance(lab, LabSummary) or lab.state is not LabState.STARTED or not _is_booting(view):
+        again = view.status.phase is _P.RUNNING and has_condition(view.status.conditions, LAB_RUNS, Truth.FALSE)
+        boots = again or view.status.phase is _P.INSTANTIATING
+        if not isinstance(lab, LabSummary) or lab.state is not LabState.STARTED or not boots:
             return {"lab": lab}
         return {"lab": lab, **await self._look_at_boot(host, lab, view)}
 
@@ -231,22 +231,8 @@ async def ask_lab_host(answer: Awaitable[T]) -> T | Unknown:
         return Unknown(str(error), answered=True, reason=_REFUSED)
 
 
-def _needs_lab(view: SessionView) -> bool:
-    if view.status.phase is _P.INSTANTIATING:
-        return not is_before_import(view)
-    return view.status.phase in ON_WORKER_PHASES
-
-
 def _is_about_to_start(view: SessionView) -> bool:
     """Return whether the session's own lab is to be started now, so that other starts on the worker matter."""
-    if view.worker is None:
-        return False
     if view.status.phase is _P.SCHEDULED:
         return view.status.claim is not None and view.status.claim.start <= view.now
     return view.status.phase is _P.RUNNING and view.is_lab_stopped
-
-
-def _is_booting(view: SessionView) -> bool:
-    return view.status.phase is _P.INSTANTIATING or (
-        view.status.phase is _P.RUNNING and is_condition_false(view.session, LAB_RUNS)
-    )

@@ -15,7 +15,7 @@ from lcm.control.objects.session_files import stored_name
 from lcm.controllers.runtime.lifecycle import Unknown
 from lcm.controllers.session.view import SessionView, set_condition
 from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
-from lcm.model.kinds.definition import PortEnd, PortTemplate
+from lcm.model.kinds.definition import PortTemplate
 from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import temporary_address
@@ -40,7 +40,7 @@ class StepName(StrEnum):
 
 
 _STEP_TEXTS: Final = {
-    StepName.FETCH: (5, "fetching the lab and giving it its ports"),
+    StepName.FETCH: (5, "fetching the lab and assigning its ports"),
     StepName.IMPORT: (10, "importing the lab"),
     StepName.START: (20, "starting the lab"),
     StepName.CONVERGE: (_START_PERCENT, "its nodes boot"),
@@ -110,7 +110,7 @@ def _remaining_text(view: SessionView) -> str:
     if view.usual is None:
         return ""
     left = int((view.entered_at + view.usual - view.now).total_seconds())
-    return f"; about {left} s more by what others took" if left > 0 else "; others took less than this"
+    return f"; about {left} s more, judging by other sessions" if left > 0 else "; other sessions took less time"
 
 
 LAB_FILE: Final = "lab.yaml"
@@ -159,12 +159,12 @@ def address_of(worker: LabWorker) -> str:
 def access_urls(worker: LabWorker, ports: Mapping[str, int], template: PortTemplate) -> dict[str, str]:
     """Return the URL of each port that is connected to something, by name; unused port numbers are left out."""
     address = address_of(worker)
-    ends = {name: template[name].ends for name in sorted(ports) if name in template}
-    return {name: f"{_scheme(use[0])}://{address}:{ports[name]}" for name, use in ends.items() if use and address}
-
-
-def _scheme(end: PortEnd) -> str:
-    return _SCHEMES.get(end.kind) or end.protocol or "tcp"
+    urls: dict[str, str] = {}
+    for name in sorted(ports):
+        if address and name in template and (ends := template[name].ends):
+            scheme = _SCHEMES.get(ends[0].kind) or ends[0].protocol or "tcp"
+            urls[name] = f"{scheme}://{address}:{ports[name]}"
+    return urls
 
 
 LAB_RUNS: Final = "LabRuns"
@@ -176,7 +176,7 @@ _FOUND_STOPPED: Final = "its lab was found stopped"
 
 def restart_count(view: SessionView) -> int:
     """Return how often its lab was started again recently."""
-    known = _lab_runs_condition(view.session)
+    known = find_condition(view.status.conditions, LAB_RUNS)
     if known is None or view.now >= known.last_transition_at + view.rules.forgiven:
         return 0
     return int(known.reason.removeprefix(_NOT_RESTARTED).removeprefix(_RESTARTED))
@@ -184,7 +184,7 @@ def restart_count(view: SessionView) -> int:
 
 def is_restarting(session: LabletSession, now: datetime) -> bool:
     """Return whether its lab is being started again, and is still within the time limit for a start."""
-    known = _lab_runs_condition(session)
+    known = find_condition(session.status.conditions, LAB_RUNS)
     if known is None or known.status is not Truth.FALSE or is_left_stopped(session):
         return False
     return now < known.last_transition_at + INSTANTIATION_LIMIT
@@ -192,7 +192,7 @@ def is_restarting(session: LabletSession, now: datetime) -> bool:
 
 def is_left_stopped(session: LabletSession) -> bool:
     """Return whether its lab is left stopped, because it was started again often enough."""
-    known = _lab_runs_condition(session)
+    known = find_condition(session.status.conditions, LAB_RUNS)
     return known is not None and known.reason.startswith(_NOT_RESTARTED)
 
 
@@ -217,7 +217,3 @@ def with_left_stopped(view: SessionView) -> tuple[Condition, ...]:
 def with_lab_up(view: SessionView) -> tuple[Condition, ...]:
     """Return the conditions when its lab has come up again."""
     return set_condition(view, LAB_RUNS, Truth.TRUE, f"{_RESTARTED}{restart_count(view)}", _FOUND_STOPPED)
-
-
-def _lab_runs_condition(session: LabletSession) -> Condition | None:
-    return find_condition(session.status.conditions, LAB_RUNS)

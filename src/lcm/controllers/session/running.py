@@ -27,12 +27,10 @@ from lcm.controllers.session.view import (
     Observe,
     Restart,
     SessionView,
-    is_condition_false,
     is_worker_lost,
     move,
-    retry_refused,
 )
-from lcm.model.base.resource import shorten_text
+from lcm.model.base.resource import Truth, has_condition, shorten_text
 from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
 from lcm.providers.protocols.labhost import LabSummary
 
@@ -56,8 +54,9 @@ def decide_running(view: SessionView) -> Decision:
         return _wait_for_watch(view)
     if lab is None or lab.lab_id != status.cml_lab_id:
         return give_up(view, f"its lab is gone from {view.worker_label}")
+    request = status.observation_request
     return (
-        _answer_request(view, lab)
+        (Do(Observe(lab.lab_id, request.id)) if request else None)
         or _update_urls(view)
         or _keep_lab_up(view, lab)
         or _observe_edit(view, lab)
@@ -69,16 +68,6 @@ def after_restart(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Record a refusal, and give the lab time: if it does not run by the next look it is started once more."""
     told = update_status(view, last_error=shorten_text(outcome.message)) if isinstance(outcome, Failure) else None
     return told or _wait_for_watch(view)
-
-
-def after_observe(view: SessionView, outcome: EffectOutcome) -> Decision:
-    """Continue. Whoever asked reads the answer; a refused observation is not repeated at once."""
-    return retry_refused(view, outcome) if isinstance(outcome, Failure) else poll_again(view)
-
-
-def _answer_request(view: SessionView, lab: LabSummary) -> Decision | None:
-    request = view.status.observation_request
-    return None if request is None else Do(Observe(lab.lab_id, request.id))
 
 
 def _update_urls(view: SessionView) -> Decision | None:
@@ -113,7 +102,7 @@ def _keep_lab_up(view: SessionView, lab: LabSummary) -> Decision | None:
 
 def _report_lab_up(view: SessionView) -> Decision | None:
     """Report that a lab has come up again. One that takes too long is no longer polled."""
-    if not is_condition_false(view.session, LAB_RUNS):
+    if not has_condition(view.status.conditions, LAB_RUNS, Truth.FALSE):
         return None
     if view.converged is True:
         return update_status(view, conditions=with_lab_up(view), last_error="")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -71,7 +71,7 @@ class FileSweep:
     async def _is_kept_longer(self, uri: str, now: datetime) -> bool:
         """Return whether the owner of a collected file was told a later end than the present rule gives."""
         whose = _parse_collected(uri)
-        told = _find_artifact(await self.plane.get(whose.session), whose.file) if whose else None
+        told = _find_artifact(await self.plane.get(whose[0]), whose[1]) if whose else None
         return told is not None and not _is_expired(told, now)
 
 
@@ -83,25 +83,19 @@ def find_leftover_files(
     def is_left(one: ListedArtifact) -> bool:
         name, age = parse_address(one.uri).name, now - one.stored_at
         if not name.startswith(COLLECTED_PREFIX):
-            return age >= FILE_GRACE and not _is_live(sessions.get(name.partition("/")[0]))
+            owner = sessions.get(name.partition("/")[0])
+            return age >= FILE_GRACE and (owner is None or owner.status.phase in SESSION_MACHINE.final)
         whose = _parse_collected(one.uri)
-        told = _find_artifact(sessions.get(whose.session.name), whose.file) if whose else None
+        told = _find_artifact(sessions.get(whose[0].name), whose[1]) if whose else None
         return _is_expired(told, now) if told else age >= kept_for
 
     return [one.uri for one in listed if is_left(one)]
 
 
-class _CollectedFile(NamedTuple):
-    """A collected file, and the session it was collected from, by uid."""
-
-    session: SessionRef
-    file: str
-
-
-def _parse_collected(uri: str) -> _CollectedFile | None:
-    """Return which session a collected file is from; None for any other file."""
+def _parse_collected(uri: str) -> tuple[SessionRef, str] | None:
+    """Return which session, by uid, a collected file is from, and the file's name; None for any other file."""
     found = _COLLECTED_NAME.fullmatch(parse_address(uri).name)
-    return _CollectedFile(Ref(LabletSession, found[2], found[1]), found[3]) if found else None
+    return (Ref(LabletSession, found[2], found[1]), found[3]) if found else None
 
 
 def _find_artifact(session: LabletSession | None, file: str) -> Artifact | None:
@@ -111,10 +105,6 @@ def _find_artifact(session: LabletSession | None, file: str) -> Artifact | None:
 
 def _is_expired(told: Artifact, now: datetime) -> bool:
     return told.expires_at is not None and told.expires_at <= now
-
-
-def _is_live(session: LabletSession | None) -> bool:
-    return session is not None and session.status.phase not in SESSION_MACHINE.final
 
 
 LAB_SWEEP_INTERVAL: Final = timedelta(minutes=10)

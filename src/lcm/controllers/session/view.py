@@ -18,9 +18,10 @@ from lcm.controllers.runtime.lifecycle import (
     Unknown,
     Wait,
     enter_phase,
+    poll_again,
     update_status,
 )
-from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
+from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -133,39 +134,33 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class LabEffect:
+    """What is done to a lab."""
+
+    lab_id: str
+
+
+class Start(LabEffect):
     """Start the lab's nodes."""
 
-    lab_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(LabEffect):
     """Start the nodes of a lab that somebody stopped."""
 
-    lab_id: str
-
 
 @dataclass(frozen=True, slots=True)
-class Observe:
+class Observe(LabEffect):
     """Observe what the lab uses and record it: to answer a request, after a change by hand, or at its end."""
 
-    lab_id: str
     request_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Collect:
+class Collect(LabEffect):
     """Save the lab with the present configuration of its nodes."""
 
-    lab_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(LabEffect):
     """Stop, wipe and delete the lab."""
-
-    lab_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +178,11 @@ React = Callable[[SessionView, EffectOutcome], Decision]
 
 def move(view: SessionView, phase: SessionPhase, reason: str, **fields: Any) -> Report[LabletSessionStatus]:  # noqa: ANN401 - fields of a status
     """Return a step to another phase, with the other status fields that change with it."""
-    return enter_phase(view, phase, reason, **_drop_request(view, phase) | fields)
-
-
-def _drop_request(view: SessionView, phase: SessionPhase) -> dict[str, Any]:
-    """Return the fields that drop an observation request for a lab that no longer exists."""
     request = view.status.observation_request
-    if request is None or phase in _OBSERVABLE_PHASES:
-        return {}
-    error = f"not observed: the session was {phase} before {request.requested_by} could be answered"
-    return {"observation_request": None, "observation_error": error}
+    if request is not None and phase not in _OBSERVABLE_PHASES:  # its lab no longer exists
+        error = f"not observed: the session was {phase} before {request.requested_by} could be answered"
+        fields = {"observation_request": None, "observation_error": error} | fields
+    return enter_phase(view, phase, reason, **fields)
 
 
 def poll_patiently(view: SessionView) -> Wait:
@@ -206,16 +196,15 @@ def retry_refused(view: SessionView, failure: Failure) -> Decision:
     return update_status(view, last_error=shorten_text(failure.message)) or Wait(view.now + view.rules.again)
 
 
+def retry_if_refused(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Record a refusal, which is not repeated at once. What else came of an effect is seen at the next look."""
+    return retry_refused(view, outcome) if isinstance(outcome, Failure) else poll_again(view)
+
+
 def set_condition(view: SessionView, name: str, truth: Truth, reason: str, message: str = "") -> tuple[Condition, ...]:
     """Return the session's conditions with one replaced."""
     new = Condition(type=name, status=truth, last_transition_at=view.now, reason=reason, message=shorten_text(message))
     return with_condition(view.status.conditions, new)
-
-
-def is_condition_false(session: LabletSession, name: str) -> bool:
-    """Return whether a condition is known to be false."""
-    known = find_condition(session.status.conditions, name)
-    return known is not None and known.status is Truth.FALSE
 
 
 def is_machine_gone(worker: LabWorker | None) -> bool:

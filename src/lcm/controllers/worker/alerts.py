@@ -12,10 +12,10 @@ from typing import Final
 from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.controllers.worker.failing import is_halted, is_our_machine
 from lcm.controllers.worker.hosting import has_no_remedy_left, healthy_for, needs_remedy
-from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED
+from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED, REGISTERING_PHASES
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import WorkerView
-from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text
+from lcm.model.base.resource import Truth, find_condition, shorten_text
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import Remedy, WorkerCondition, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
@@ -44,13 +44,14 @@ def check_unhealthy(view: WorkerView) -> AlertFinding | None:
 def check_unreachable(view: WorkerView) -> AlertFinding | None:
     """Complain of a CML that has been silent for a while."""
     known = find_condition(view.status.conditions, WorkerCondition.REACHABLE)
-    if known is None or view.status.phase not in SERVING or not _has_lasted(view, known):
+    silent = known is not None and known.status is Truth.FALSE and view.status.phase in SERVING
+    if known is None or not silent or view.now < known.last_transition_at + view.rules.unhealthy_for:
         return None
     sessions = f" Sessions are on it: {_session_names(view.sessions)}." if view.sessions else ""
     text = (
         f"CML of {view.worker.metadata.name} at {view.status.cml.api_url} has not answered since "
         f"{known.last_transition_at:%Y-%m-%d %H:%M:%SZ}: {known.message}.{sessions} It gets no new sessions and is "
-        "otherwise left alone, for silence is no illness. Check its security group, its route and CML itself"
+        "otherwise left alone, because it may be healthy. Check its security group, its route and CML itself"
     )
     severity = Severity.CRITICAL if view.sessions else Severity.WARNING
     return AlertFinding(alert=UNREACHABLE, severity=severity, reason=known.reason, message=shorten_text(text))
@@ -65,9 +66,8 @@ def check_stranded(view: WorkerView) -> AlertFinding | None:
     what = "stopped" if stopped else "gone"
     advice = "resume it to bring their labs back, or end them" if stopped else "their labs are lost; end them"
     machine = view.status.ec2.instance_id or "the machine"
-    text = (
-        f"{machine} of {view.worker.metadata.name} is {what} under live sessions: {_session_names(sessions)}; {advice}"
-    )
+    names = _session_names(sessions)
+    text = f"{machine} of {view.worker.metadata.name} is {what} while sessions are on it: {names}; {advice}"
     reason = "MachineStopped" if stopped else "MachineGone"
     return AlertFinding(alert=STRANDED, severity=Severity.CRITICAL, reason=reason, message=shorten_text(text))
 
@@ -79,19 +79,18 @@ def _next_remedy(view: WorkerView) -> tuple[Severity, str, str]:
         done = (
             "Reboots and new machines"
             if is_our_machine(view)
-            else "A reboot, which is all that is done to a machine not ours,"
+            else "A reboot, which is all we do to a machine that we did not launch,"
         )
-        following = f"{done} did not help, and nothing more is tried: mend CML on it, or drain and delete the worker"
+        following = f"{done} did not help, and nothing more is tried: repair CML on it, or drain and delete the worker"
         return Severity.CRITICAL, "NotHelped", following
     if not view.worker.spec.auto_remediate:
         following = (
-            "Nothing is done, for spec.auto_remediate is off: reboot its machine, or drain and delete the worker"
+            "Nothing is done because spec.auto_remediate is off: reboot its machine, or drain and delete the worker"
         )
         return Severity.CRITICAL, "RemediationOff", following
     if view.sessions:
-        following = (
-            f"Nothing is done while sessions are on it: {_session_names(view.sessions)}. Move or end them, or mend CML"
-        )
+        names = _session_names(view.sessions)
+        following = f"Nothing is done while sessions are on it: {names}. Move or end them, or repair CML"
         return Severity.CRITICAL, "SessionsPresent", following
     if remedies % 2:
         then = "gets another machine" if is_our_machine(view) else "is left to you"
@@ -99,10 +98,6 @@ def _next_remedy(view: WorkerView) -> tuple[Severity, str, str]:
     if remedies:
         return Severity.WARNING, "Replaced", "It gets another machine"
     return Severity.WARNING, "RebootDue", "It is rebooted now"
-
-
-def _has_lasted(view: WorkerView, known: Condition) -> bool:
-    return known.status is Truth.FALSE and view.now >= known.last_transition_at + view.rules.unhealthy_for
 
 
 def _session_names(sessions: Sequence[LabletSession]) -> str:
@@ -116,20 +111,18 @@ DRAIN: Final = "DrainDeadlineNear"
 STUCK: Final = "WorkerStuck"
 LICENCE: Final = "LicenceNotObtained"
 ALERT_NAMES: Final = (FAILED, OVERDUE, DRAIN, STUCK, LICENCE, UNHEALTHY, UNREACHABLE, STRANDED)
-_REGISTERING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
+
 _NOT_OBTAINED: Final = frozenset({NO_SEAT, NOT_OBTAINED})
 _SERVING_PHASES: Final = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE, WorkerPhase.DRAINING})
-_HALTED_ADVICE: Final = (
-    "somebody stopped its machine; start that, or pause and resume the worker, to have it tried again"
-)
+_HALTED_ADVICE: Final = "somebody stopped its machine; to retry, start the machine, or pause and resume the worker"
 _MINUTE: Final = timedelta(minutes=1)
 _AUTOMATIC_GRACE: Final = 5 * _MINUTE
 _METAL_GRACE: Final = 15 * _MINUTE
 """Bare metal machines take long to shut down."""
 _OVERDUE_TEXTS: Final = {
     WorkerPhase.DRAINING: "it is not seen drained",
-    WorkerPhase.UNLICENSING: "its licence is not seen given back. See to it that CML answers and reaches its licence "
-    "server; a silent one whose worker is deleted or replaced is given up after 2 hours, and its seat left behind",
+    WorkerPhase.UNLICENSING: "its licence is not seen returned. Make sure that CML answers and reaches its licence "
+    "server; if the worker is deleted or replaced, a silent CML is given up after 2 hours and its licence seat lost",
     WorkerPhase.STOPPING: "it is not seen stopped",
     WorkerPhase.TERMINATING_EC2: "it is not seen gone",
     WorkerPhase.STARTING: "CML did not come up",
@@ -147,7 +140,7 @@ def unchanged_alerts(view: WorkerView) -> frozenset[str]:
     status = view.status
     lasts = status.ready_at is not None and view.now >= status.ready_at + view.rules.unhealthy_for
     up = status.phase in _SERVING_PHASES or (
-        status.phase in _REGISTERING_PHASES and (lasts or not view.worker.spec.cml.license_token)
+        status.phase in REGISTERING_PHASES and (lasts or not view.worker.spec.cml.license_token)
     )
     return frozenset() if view.is_deleted or up else frozenset({FAILED})
 
@@ -161,12 +154,12 @@ def _check_stuck(view: WorkerView) -> AlertFinding | None:
 def _check_licence(view: WorkerView) -> AlertFinding | None:
     status = view.status
     if (
-        status.phase not in _REGISTERING_PHASES
+        status.phase not in REGISTERING_PHASES
         or status.failure not in _NOT_OBTAINED
         or not view.worker.spec.cml.license_token
     ):
         return None
-    text = f"{view.worker.metadata.name} has no licence, which is asked for again and again: {status.last_error}"
+    text = f"{view.worker.metadata.name} has no licence and keeps asking for one: {status.last_error}"
     return AlertFinding(alert=LICENCE, severity=Severity.WARNING, reason=status.failure, message=shorten_text(text))
 
 

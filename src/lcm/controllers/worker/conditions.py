@@ -4,14 +4,13 @@ Conditions are derived each time the status is written. `Reachable` and `HealthC
 long as there is a machine to look at; the other five follow from the status.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from lcm.model.base.capacity import Amount
-from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.model.base.resource import Condition, Truth, has_condition, with_condition
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
     CmlFacts,
@@ -37,17 +36,21 @@ def with_conditions(
     """Return a status with the conditions that follow from it."""
     conditions = status.conditions
     licensed = _licensed_condition(status)
-    for name, truth, reason, message in (
+    known = [
         _provisioned_condition(status),
         _cml_ready_condition(status),
         licensed,
         _accepting_condition(worker, status, licensed=licensed[1] is Truth.TRUE or not require_licensed),
         _capacity_condition(status, sessions),
-        *(_terminated_conditions() if status.phase is _P.TERMINATED else ()),
-    ):
+    ]
+    if status.phase is _P.TERMINATED:  # the monitor no longer looks, and there is nothing to see
+        known += [(name, Truth.UNKNOWN, "NoInstance", "") for name in (_C.HEALTH_CHECK_PASSED, _C.REACHABLE)]
+    for name, truth, reason, message in known:
         new = Condition(type=name, status=truth, last_transition_at=now, reason=reason, message=message)
         conditions = with_condition(conditions, new)
-    return msgspec.structs.replace(status, conditions=_sort_conditions(conditions))
+    order = {str(name): place for place, name in enumerate(WorkerCondition)}
+    ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
+    return msgspec.structs.replace(status, conditions=ordered)
 
 
 _ConditionParts = tuple[WorkerCondition, Truth, str, str]
@@ -98,38 +101,23 @@ def _accepting_condition(worker: LabWorker, status: LabWorkerStatus, *, licensed
         reason = "LicenceUnknown"
     elif worker.spec.host_kind == "cml" and not licensed:
         reason = "NotLicensed"
-    elif _is_false(status, _C.HEALTH_CHECK_PASSED):
+    elif has_condition(status.conditions, _C.HEALTH_CHECK_PASSED, Truth.FALSE):
         reason = "Unhealthy"
-    elif _is_false(status, _C.REACHABLE):
+    elif has_condition(status.conditions, _C.REACHABLE, Truth.FALSE):
         reason = "Unreachable"
     if reason:
         return _C.ACCEPTING_LABS, Truth.FALSE, reason, ""
     return _C.ACCEPTING_LABS, Truth.TRUE, "Ready", ""
 
 
-def _is_false(status: LabWorkerStatus, name: WorkerCondition) -> bool:
-    known = find_condition(status.conditions, name)
-    return known is not None and known.status is Truth.FALSE
-
-
 def _capacity_condition(status: LabWorkerStatus, sessions: int) -> _ConditionParts:
     if status.phase is _P.TERMINATED:
         return _C.CAPACITY_AVAILABLE, Truth.FALSE, "NoInstance", ""
     if status.capacity is None:
-        return _C.CAPACITY_AVAILABLE, Truth.UNKNOWN, "NotSeen", "CML has not said what the machine has"
+        return _C.CAPACITY_AVAILABLE, Truth.UNKNOWN, "NotSeen", "CML has not reported what the machine has"
     if sessions >= status.capacity.labs:
         return _C.CAPACITY_AVAILABLE, Truth.FALSE, "TooManyLabs", f"{sessions} of {status.capacity.labs} labs"
     return _C.CAPACITY_AVAILABLE, Truth.TRUE, "Room", f"{sessions} of {status.capacity.labs} labs"
-
-
-def _terminated_conditions() -> Sequence[_ConditionParts]:
-    """Return the monitor's conditions as unknown: it no longer looks, and there is nothing to see."""
-    return [(name, Truth.UNKNOWN, "NoInstance", "") for name in (_C.HEALTH_CHECK_PASSED, _C.REACHABLE)]
-
-
-def _sort_conditions(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-    order = {str(name): place for place, name in enumerate(WorkerCondition)}
-    return tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
 
 
 PORTS: Final = 6000

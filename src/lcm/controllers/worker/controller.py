@@ -4,13 +4,12 @@
 in the store, so the next elected leader can go on.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, WorkerRef
+from lcm.control.plane.protocol import Plane
 from lcm.controllers.discovery.search import Discovery
 from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Runtime
@@ -72,31 +71,25 @@ class WorkerController(ElectedController):
             lifecycle.reconcile,
             cache,
             LabWorker,
-            clock=self.clock,
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
             report_bug=lifecycle.report_bug,
         )
 
+        clock, chance, enqueue = self.clock, self.chance, runtime.enqueue
+        monitor = Monitor(plane, cache, self.cloud, self.hosts, clock=clock, chance=chance, settings=settings)
+        discovery = Discovery(plane, cache, self.cloud, clock=clock, chance=chance, settings=settings, poke=enqueue)
         occupants.subscribe(runtime.enqueue)
         try:
             await run_until_first_ends(
                 runtime.run(),
-                self._monitor(plane, cache, settings).run(),
-                self._discovery(plane, cache, settings, runtime.enqueue).run(),
+                monitor.run(),
+                discovery.run(),
                 IdleDetection(plane, cache, occupants, settings=settings).run(),
             )
         finally:
             occupants.stop()
-
-    def _monitor(self, plane: Plane, cache: Cache, settings: Callable[[], Settings]) -> Monitor:
-        return Monitor(plane, cache, self.cloud, self.hosts, clock=self.clock, chance=self.chance, settings=settings)
-
-    def _discovery(
-        self, plane: Plane, cache: Cache, settings: Callable[[], Settings], poke: Callable[[WorkerRef], object]
-    ) -> Discovery:
-        return Discovery(plane, cache, self.cloud, clock=self.clock, chance=self.chance, settings=settings, poke=poke)
 
     def _rules(self, settings: Settings) -> WorkerRules:
         lead = settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes

@@ -44,8 +44,13 @@ class WorkerEffects:
         match effect:
             case Register() | Deregister() | SetTelemetry() | StopLabs():
                 return await self._on_host(view, effect)
-            case BeginDrain() | EndSessions():
-                await self._on_plane(view, effect)
+            case BeginDrain():
+                await self.plane.delete(ref_of(view.worker))
+                return None
+            case EndSessions():
+                await self._check_unchanged(view)
+                for namespace, name in effect.names:
+                    await self.plane.act(Ref(LabletSession, name, namespace), Terminate(reason=effect.reason))
                 return None
             case _:
                 return await self._on_machine(view, effect)
@@ -81,14 +86,6 @@ class WorkerEffects:
                 for lab_id in lab_ids:
                     await host.stop(lab_id)
         return None
-
-    async def _on_plane(self, view: WorkerView, effect: BeginDrain | EndSessions) -> None:
-        if isinstance(effect, BeginDrain):
-            await self.plane.delete(ref_of(view.worker))
-            return
-        await self._check_unchanged(view)
-        for namespace, name in effect.names:
-            await self.plane.act(Ref(LabletSession, name, namespace), Terminate(reason=effect.reason))
 
     async def _check_unchanged(self, view: WorkerView) -> None:
         """Raise Conflict if the worker was changed meanwhile: a drain may be cancelled at the last moment."""

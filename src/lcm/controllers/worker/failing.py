@@ -20,7 +20,7 @@ _MACHINE_FAILURES: Final = frozenset(
 )
 """Failures that another machine may not have. A licence that is refused here is refused there too."""
 
-_OFF_STATES: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
+OFF_STATES: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
 _NEVER_RAN_FAILURES: Final = frozenset({"", "LaunchTimeout", "MachineNotUp"})
 """Failures of a machine that may be stopped though nobody stopped it."""
 
@@ -44,13 +44,14 @@ def fail(view: WorkerView, failure: Failure, **fields: Any) -> Decision:  # noqa
 def decide_failed(view: WorkerView) -> Decision:
     """Go on with what is left: look for it, remove it, or retry."""
     status = view.status
-    if status.ec2.instance_id and (view.instance is None or _is_ending(view)):
+    gone = view.instance is None or (isinstance(view.instance, Instance) and view.instance.state in ENDING)
+    if status.ec2.instance_id and gone:
         ec2 = msgspec.structs.replace(status.ec2, instance_id="", state="terminated", gone_at=view.now)
         return update_status(view, ec2=ec2) or poll_again(view)
     if view.is_deleted or _is_given_up(view):
-        return _end(view, "deleted" if view.is_deleted else "given up")
+        return _remove_machine(view, "deleted" if view.is_deleted else "given up")
     if status.ec2.gone_at is not None and not is_our_machine(view):
-        return _end(view, "its machine is gone, and was not ours to launch again")
+        return _remove_machine(view, "its machine is gone, and was not ours to launch again")
     if status.remedy is Remedy.REPLACE and status.remedied_at is None:
         return (
             _remove_machine(view, "replaced")
@@ -93,13 +94,9 @@ def _is_replaceable(view: WorkerView) -> bool:
     )
 
 
-def _end(view: WorkerView, why: str) -> Decision:
+def _remove_machine(view: WorkerView, why: str) -> Decision:
     if not view.status.ec2.instance_id:
         return enter_phase(view, WorkerPhase.TERMINATED, why)
-    return _remove_machine(view, why)
-
-
-def _remove_machine(view: WorkerView, why: str) -> Decision:
     if view.status.cml.licensed is False:
         return enter_phase(view, WorkerPhase.TERMINATING_EC2, shorten_text(f"{why}: {view.status.last_error}"))
     return enter_phase(view, WorkerPhase.UNLICENSING, f"{why}; a licence is or may be registered")
@@ -113,13 +110,9 @@ def _is_given_up(view: WorkerView) -> bool:
     return exhausted and unchanged and is_our_machine(view) and bool(status.ec2.instance_id)
 
 
-def _is_ending(view: WorkerView) -> bool:
-    return isinstance(view.instance, Instance) and view.instance.state in ENDING
-
-
 def is_halted(view: WorkerView) -> bool:
     """Return whether somebody stopped the machine after it failed: no retry before it is started."""
-    stopped = isinstance(view.instance, Instance) and view.instance.state in _OFF_STATES
+    stopped = isinstance(view.instance, Instance) and view.instance.state in OFF_STATES
     return stopped and view.status.phase is WorkerPhase.FAILED and view.status.failure not in _NEVER_RAN_FAILURES
 
 

@@ -6,7 +6,7 @@ else is for people. A draining worker gets no new sessions; the present ones hav
 before.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -18,8 +18,8 @@ from lcm.controllers.worker.launching import record_machine_gone, record_machine
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import BeginDrain, Decision, EffectOutcome, EndSessions, SetTelemetry, WorkerView
 from lcm.model.base.resource import Truth, find_condition
-from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.model.kinds.worker import CmlFacts, IdleVerdict, Remedy, WorkerCondition, WorkerPhase
+from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.worker import Remedy, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, InstanceState
 
 RECOVERED_AFTER: Final = timedelta(hours=1)
@@ -58,7 +58,10 @@ def decide_ready(view: WorkerView) -> Decision:
         return enter_phase(view, WorkerPhase.ACTIVE, f"session {view.sessions[0].metadata.name} is on it")
     if status.cml.licensed is False and view.worker.spec.host_kind == "cml":
         return enter_phase(view, WorkerPhase.READY_UNLICENSED, "CML says that its licence is gone")
-    return Wait(_next_change_at(view))
+    idle, ill = status.idle, status.unhealthy_since
+    moments = [idle.pause_at] if idle and idle.idle and idle.pause_at else []
+    moments += [ill + view.rules.unhealthy_for] if ill else []
+    return Wait(min((one for one in moments if one > view.now), default=None))
 
 
 def decide_active(view: WorkerView) -> Decision:
@@ -93,39 +96,36 @@ def check_machine(view: WorkerView) -> Decision | None:
 
 
 def _check_interruption(view: WorkerView) -> Decision | None:
-    return Do(BeginDrain()) if view.is_deleted else check_machine(view) or _update_address(view)
-
-
-def _update_address(view: WorkerView) -> Decision | None:
-    """Follow a machine to its new address, which it gets when somebody stops and starts it."""
-    url = api_url(view.worker.spec, view.status.ec2)
-    known = view.status.cml
-    return (
-        update_status(view, cml=msgspec.structs.replace(known, api_url=url)) if url and url != known.api_url else None
-    )
+    """Begin a drain, or follow the machine: one that somebody stopped and started has a new address."""
+    if view.is_deleted:
+        return Do(BeginDrain())
+    if (seen := check_machine(view)) is not None:
+        return seen
+    url, known = api_url(view.worker.spec, view.status.ec2), view.status.cml
+    moved = bool(url) and url != known.api_url
+    return update_status(view, cml=msgspec.structs.replace(known, api_url=url)) if moved else None
 
 
 def _pause_if_due(view: WorkerView) -> Decision | None:
-    status = view.status
-    if view.worker.spec.wanted_state == "stopped":
-        return enter_phase(
-            view, WorkerPhase.STOPPING, "paused: it is wanted stopped", pause_count=status.pause_count + 1
-        )
-    if status.idle is not None and _is_pause_due(status.idle, view):
-        return enter_phase(
-            view, WorkerPhase.STOPPING, f"paused: {status.idle.reason}", pause_count=status.pause_count + 1
-        )
-    return None
-
-
-def _is_pause_due(idle: IdleVerdict, view: WorkerView) -> bool:
-    """Return whether a countdown is over.
+    """Pause a worker that is wanted stopped, or whose countdown is over.
 
     Only a verdict made after its end can know whether somebody answered the warning, and an old verdict knows
     nothing of now. One that is due is written anew at each judgement, so nothing is lost by waiting for it.
     """
-    fresh = view.now - idle.judged_at <= view.rules.judged_within
-    return idle.idle and idle.pause_at is not None and idle.pause_at <= min(view.now, idle.judged_at) and fresh
+    status, idle = view.status, view.status.idle
+    if view.worker.spec.wanted_state == "stopped":
+        why = "it is wanted stopped"
+    elif (
+        idle is None
+        or not idle.idle
+        or idle.pause_at is None
+        or idle.pause_at > min(view.now, idle.judged_at)
+        or view.now - idle.judged_at > view.rules.judged_within
+    ):
+        return None
+    else:
+        why = idle.reason
+    return enter_phase(view, WorkerPhase.STOPPING, f"paused: {why}", pause_count=status.pause_count + 1)
 
 
 def _remedy_if_unhealthy(view: WorkerView) -> Decision | None:
@@ -168,14 +168,6 @@ def after_set_telemetry(view: WorkerView, outcome: EffectOutcome) -> Decision:
     return update_status(view, cml=cml, last_error=refused) or poll_again(view)
 
 
-def _next_change_at(view: WorkerView) -> datetime | None:
-    """Return the next moment at which time alone changes something."""
-    idle, ill = view.status.idle, view.status.unhealthy_since
-    moments = [idle.pause_at] if idle and idle.idle and idle.pause_at else []
-    moments += [ill + view.rules.unhealthy_for] if ill else []
-    return min((one for one in moments if one > view.now), default=None)
-
-
 _ENDING_PHASES: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
 
 
@@ -189,11 +181,8 @@ def decide_draining(view: WorkerView) -> Decision:
     if view.now < deadline:
         return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
     if lingering := [session for session in view.sessions if session.status.phase not in _ENDING_PHASES]:
-        return Do(
-            EndSessions(
-                [_session_name(session) for session in lingering], "its worker is drained and the deadline has passed"
-            )
-        )
+        names = [(one.metadata.namespace, one.metadata.name) for one in lingering]
+        return Do(EndSessions(names, "its worker is drained and the deadline has passed"))
     if view.now < deadline + view.rules.clean_up:
         return Wait(deadline + view.rules.clean_up)
     return _leave_draining(view, f"its deadline passed with {len(view.sessions)} sessions on it")
@@ -205,14 +194,5 @@ def _leave_draining(view: WorkerView, why: str) -> Decision:
         if isinstance(view.licence, Unknown):
             return poll_again(view)
         licensed = view.licence.is_registered
-    if licensed:
-        return enter_phase(view, WorkerPhase.UNLICENSING, why, cml=_with_licensed(view, licensed=True))
-    return enter_phase(view, WorkerPhase.STOPPING, why, cml=_with_licensed(view, licensed=False))
-
-
-def _with_licensed(view: WorkerView, *, licensed: bool) -> CmlFacts:
-    return msgspec.structs.replace(view.status.cml, licensed=licensed)
-
-
-def _session_name(session: LabletSession) -> tuple[str, str]:
-    return session.metadata.namespace, session.metadata.name
+    phase = WorkerPhase.UNLICENSING if licensed else WorkerPhase.STOPPING
+    return enter_phase(view, phase, why, cml=msgspec.structs.replace(view.status.cml, licensed=licensed))

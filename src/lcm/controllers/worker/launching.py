@@ -6,8 +6,7 @@ so, and it is known what the machine has and whether it is licensed.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import timedelta
 
 import msgspec
 
@@ -20,13 +19,11 @@ from lcm.controllers.worker.conditions import (
     with_checks,
     without_cml_state,
 )
-from lcm.controllers.worker.failing import fail
+from lcm.controllers.worker.failing import OFF_STATES, fail
 from lcm.controllers.worker.view import Decision, EffectOutcome, LaunchMachine, RebootMachine, StartMachine, WorkerView
 from lcm.model.kinds.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import CML_BOOT_LIMIT, EC2_LAUNCH_LIMIT
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState, Launch, StatusCheckResult, StatusChecks
-
-_STOPPED_STATES: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
 
 
 def decide_pending(view: WorkerView) -> Decision:
@@ -50,7 +47,7 @@ def decide_pending(view: WorkerView) -> Decision:
         view,
         WorkerPhase.PROVISIONING_EC2,
         f"launching {_choice_text(where)}",
-        ec2=Ec2Facts(client_token=_launch_token(view.worker, attempt), launch_attempt=attempt),
+        ec2=Ec2Facts(client_token=f"{view.worker.metadata.uid}-{attempt}", launch_attempt=attempt),
         cml=CmlFacts(licensed=False),
         remedy=Remedy.NONE,
         remedied_at=None,
@@ -105,7 +102,7 @@ def decide_ec2_ready(view: WorkerView) -> Decision:
         return poll_again(view)
     if instance is None or instance.state in ENDING:
         return record_machine_gone(view)
-    if instance.state in _STOPPED_STATES:
+    if instance.state in OFF_STATES:
         return record_machine_stopped(view, instance)
     url = api_url(view.worker.spec, instance)
     facts = ec2_facts(known, instance)
@@ -167,7 +164,7 @@ def _adopt(view: WorkerView) -> Decision:
     if instance is None or instance.state in ENDING:
         # We did not launch this machine, so we do not launch another: the worker ends with its machine.
         return enter_phase(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted")
-    if instance.state in _STOPPED_STATES:
+    if instance.state in OFF_STATES:
         return enter_phase(
             view, WorkerPhase.STOPPED, f"{known.instance_id} was adopted, stopped", ec2=ec2_facts(known, instance)
         )
@@ -183,11 +180,10 @@ def _retry_elsewhere(view: WorkerView, failure: Failure) -> Decision:
     answered = msgspec.structs.replace(known, client_token="")
     if failure.reason != "NoCapacity" or attempt % len(launch_choices(view.worker)) == 0:
         return fail(view, failure, ec2=answered)
-    following = _launch_choice(view.worker, attempt + 1)
-    text = f"{failure.message}; trying {_choice_text(following)}"
-    ec2 = msgspec.structs.replace(
-        known, client_token=_launch_token(view.worker, attempt + 1), launch_attempt=attempt + 1
-    )
+    following = attempt + 1
+    text = f"{failure.message}; trying {_choice_text(_launch_choice(view.worker, following))}"
+    token = f"{view.worker.metadata.uid}-{following}"
+    ec2 = msgspec.structs.replace(known, client_token=token, launch_attempt=following)
     return update_status(view, ec2=ec2, last_error=text) or poll_again(view)
 
 
@@ -199,10 +195,6 @@ def _launch_choice(worker: LabWorker, attempt: int) -> tuple[str, str | None]:
 def _choice_text(choice: tuple[str, str | None]) -> str:
     instance_type, subnet = choice
     return f"{instance_type} in {subnet}" if subnet else instance_type
-
-
-def _launch_token(worker: LabWorker, attempt: int) -> str:
-    return f"{worker.metadata.uid}-{attempt}"
 
 
 def _terminated_facts(view: WorkerView, *, keep_id: bool = False) -> Ec2Facts:
@@ -227,7 +219,10 @@ def decide_starting(view: WorkerView) -> Decision:
     if view.is_deleted and view.status.cml.licensed is False:
         return enter_phase(view, WorkerPhase.TERMINATING_EC2, "deleted while CML booted")
     if instance.state is InstanceState.STOPPED:
-        return _start_machine(view, instance)
+        if view.status.ec2.state == InstanceState.RUNNING:
+            return record_machine_stopped(view, instance)  # it ran after we started it, so somebody stopped it
+        began = view.status.ec2.state == InstanceState.PENDING
+        return (_fail_if_late(view) if began else None) or Do(StartMachine())
     if instance.state is InstanceState.STOPPING:
         return poll_again(view)  # once it is stopped, its last known state shows whether somebody stopped it
     if instance.state is not InstanceState.RUNNING:
@@ -251,13 +246,6 @@ def after_start(view: WorkerView, outcome: EffectOutcome) -> Decision:
     return update_status(view, last_error="") or poll_again(view)
 
 
-def _start_machine(view: WorkerView, instance: Instance) -> Decision:
-    if view.status.ec2.state == InstanceState.RUNNING:
-        return record_machine_stopped(view, instance)  # it ran after we started it, so somebody stopped it
-    began = view.status.ec2.state == InstanceState.PENDING
-    return (_fail_if_late(view) if began else None) or Do(StartMachine())
-
-
 def _wait_for_cml(view: WorkerView, instance: Instance) -> Decision:
     facts = ec2_facts(view.status.ec2, instance)
     if isinstance(view.checks, StatusChecks):
@@ -271,16 +259,9 @@ def _wait_for_cml(view: WorkerView, instance: Instance) -> Decision:
         cml = msgspec.structs.replace(cml, ready=None if isinstance(view.system, Unknown) else view.system.ready)
         return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
     cml = msgspec.structs.replace(cml, version=view.system.version, ready=True)
-    if view.checks.system != StatusCheckResult.OK or view.checks.instance != StatusCheckResult.OK:
+    passed = view.checks.system == StatusCheckResult.OK and view.checks.instance == StatusCheckResult.OK
+    if not passed or isinstance(view.stats, Unknown) or isinstance(view.licence, Unknown):
         return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
-    if isinstance(view.stats, Unknown) or isinstance(view.licence, Unknown):
-        return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
-    return _enter_ready_unlicensed(view, facts, cml)
-
-
-def _enter_ready_unlicensed(view: WorkerView, facts: Ec2Facts, cml: CmlFacts) -> Decision:
-    assert not isinstance(view.stats, Unknown)
-    assert not isinstance(view.licence, Unknown)
     return enter_phase(
         view,
         WorkerPhase.READY_UNLICENSED,
@@ -302,14 +283,17 @@ def _fail_if_late(view: WorkerView) -> Decision | None:
     A machine that cannot be reached at all is unknown, and stays so for much longer: an outage is no failed
     boot.
     """
-    took = view.now - _boot_started_at(view)
+    # Time before the start or reboot took effect does not count.
+    started_at = view.instance.launched_at if isinstance(view.instance, Instance) else view.entered_at
+    took = view.now - max(view.entered_at, started_at, view.status.remedied_at or view.entered_at)
     minutes = took // timedelta(minutes=1)
     impaired = isinstance(view.checks, StatusChecks) and StatusCheckResult.IMPAIRED in {
         view.checks.system,
         view.checks.instance,
     }
     waits_for_cloud = not isinstance(view.instance, Instance) or view.instance.state is not InstanceState.RUNNING
-    silent = not waits_for_cloud and not impaired and _is_silent(view)
+    unanswered = any(isinstance(one, Unknown) and not one.answered for one in _boot_observations(view))
+    silent = not waits_for_cloud and not impaired and unanswered
     if took < (view.rules.patience if silent else CML_BOOT_LIMIT):
         return None
     if waits_for_cloud:
@@ -319,17 +303,6 @@ def _fail_if_late(view: WorkerView) -> Decision | None:
         return fail(view, Failure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
     reason = view.blocker.reason if view.blocker else "CmlNotUp"
     return fail(view, Failure(reason, f"CML did not come up within {minutes} minutes: {_boot_problem(view)}"))
-
-
-def _boot_started_at(view: WorkerView) -> datetime:
-    """Return since when it can have booted. Time before the start or reboot took effect does not count."""
-    started_at = view.instance.launched_at if isinstance(view.instance, Instance) else view.entered_at
-    return max(view.entered_at, started_at, view.status.remedied_at or view.entered_at)
-
-
-def _is_silent(view: WorkerView) -> bool:
-    """Return whether the progress of the boot is unknown because an answer is missing."""
-    return any(isinstance(one, Unknown) and not one.answered for one in _boot_observations(view))
 
 
 def _boot_observations(view: WorkerView) -> Sequence[object]:

@@ -17,7 +17,7 @@ from lcm.controllers.worker.failing import fail
 from lcm.controllers.worker.hosting import check_machine, decide_serving
 from lcm.controllers.worker.view import Decision, Deregister, EffectOutcome, Register, StopLabs, WorkerView
 from lcm.model.base.resource import shorten_text
-from lcm.model.kinds.worker import CmlSpec, LabWorkerStatus, LicenseFlavour, Remedy, WorkerPhase
+from lcm.model.kinds.worker import LabWorkerStatus, LicenseFlavour, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import LICENSE_LIMIT
 from lcm.model.money.licences import SEAT_UNKNOWN, UNRETURNED
 from lcm.providers.protocols.compute import StatusCheckResult
@@ -37,7 +37,7 @@ _RETRY_DIVISOR: Final = 4
 """The wait for the next attempt is the time spent so far, divided by this."""
 _IMPAIRED_PATIENCE: Final = timedelta(minutes=30)
 """How long a machine that EC2 calls impaired must be silent before its licence is given up."""
-_REGISTERING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
+REGISTERING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
 _UNREGISTERED_STATES: Final = frozenset({"NOT_REGISTERED", "FAILED"})
 
 
@@ -85,7 +85,10 @@ def decide_licensing(view: WorkerView) -> Decision:
         return _end_without_token(view, view.licence)
     if view.now - view.entered_at >= LICENSE_LIMIT:
         return _end_late_registration(view, view.licence)
-    return Do(_registration_effect(view.worker.spec.cml, token))
+    wanted = view.worker.spec.cml
+    product = PRODUCTS[wanted.license_flavour]
+    more = wanted.max_nodes_licensed - INCLUDED_NODES[product] if product in _EXPANDABLE_PRODUCTS else 0
+    return Do(Register(product, token, expansion_nodes=max(0, more)))
 
 
 def after_register(view: WorkerView, outcome: EffectOutcome) -> Decision:
@@ -172,16 +175,10 @@ def _next_attempt_at(view: WorkerView) -> datetime:
     """Return when to ask for a licence again: the longer it was in vain, the later."""
     since = view.entered_at
     for change in reversed(view.status.history):
-        if change.phase not in _REGISTERING_PHASES:
+        if change.phase not in REGISTERING_PHASES:
             break
         since = change.at
     return view.now + min(max((view.now - since) / _RETRY_DIVISOR, _SHORTEST_RETRY), _LONGEST_RETRY)
-
-
-def _registration_effect(wanted: CmlSpec, token: str) -> Register:
-    product = PRODUCTS[wanted.license_flavour]
-    more = wanted.max_nodes_licensed - INCLUDED_NODES[product] if product in _EXPANDABLE_PRODUCTS else 0
-    return Register(product, token, expansion_nodes=max(0, more))
 
 
 def _enter_stopping(view: WorkerView) -> Decision:
@@ -191,7 +188,7 @@ def _enter_stopping(view: WorkerView) -> Decision:
     reason = (
         "the licence is seen deregistered"
         if kept not in UNRETURNED
-        else "CML forgot its licence; the seat did not come back"
+        else "CML lost its licence; the licence seat was not returned"
     )
     return enter_phase(view, WorkerPhase.STOPPING, reason, cml=cml, retry_at=None)
 

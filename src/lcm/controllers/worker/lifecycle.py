@@ -13,8 +13,6 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.runtime.lifecycle import Life, Lifecycle, RaisedAlerts, Report, Wait, poll_again
 from lcm.controllers.worker import failing, hosting, launching, licensing, stopping
-from lcm.controllers.worker import hosting as draining
-from lcm.controllers.worker import launching as booting
 from lcm.controllers.worker.alerts import ALERT_NAMES, STUCK, find_complaints, unchanged_alerts
 from lcm.controllers.worker.conditions import with_conditions
 from lcm.controllers.worker.effects import WorkerEffects
@@ -45,12 +43,12 @@ DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
     WorkerPhase.PENDING: launching.decide_pending,
     WorkerPhase.PROVISIONING_EC2: launching.decide_provisioning,
     WorkerPhase.EC2_READY: launching.decide_ec2_ready,
-    WorkerPhase.STARTING: booting.decide_starting,
+    WorkerPhase.STARTING: launching.decide_starting,
     WorkerPhase.READY_UNLICENSED: licensing.decide_unlicensed,
     WorkerPhase.LICENSING: licensing.decide_licensing,
     WorkerPhase.READY: hosting.decide_ready,
     WorkerPhase.ACTIVE: hosting.decide_active,
-    WorkerPhase.DRAINING: draining.decide_draining,
+    WorkerPhase.DRAINING: hosting.decide_draining,
     WorkerPhase.UNLICENSING: licensing.decide_unlicensing,
     WorkerPhase.STOPPING: stopping.decide_stopping,
     WorkerPhase.STOPPED: stopping.decide_stopped,
@@ -59,8 +57,8 @@ DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
 }
 REACTIONS: Final[Mapping[type[Effect], Callable[[WorkerView, EffectOutcome], Decision]]] = {
     LaunchMachine: launching.after_launch,
-    StartMachine: booting.after_start,
-    RebootMachine: booting.after_reboot,
+    StartMachine: launching.after_start,
+    RebootMachine: launching.after_reboot,
     Register: licensing.after_register,
     Deregister: licensing.after_deregister,
     SetTelemetry: hosting.after_set_telemetry,

@@ -2,27 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from lcm.controllers.runtime.lifecycle import Unknown, ask, ask_host
+from lcm.controllers.worker.measure import SERVING, running_nodes
 from lcm.controllers.worker.view import WorkerRules, WorkerView
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.providers.protocols.compute import WORKER_TAG, Compute, Instance, InstanceState, StatusChecks, oldest_live
-from lcm.providers.protocols.labhost import Hosts, LabHost, Licence, NodeFacts, System
+from lcm.providers.protocols.labhost import Hosts, Licence, System
 
-_OFF_NODE_STATES: Final = frozenset({"STOPPED", "DEFINED_ON_CORE"})
 _RUNNING_STATES: Final = frozenset({"", str(InstanceState.RUNNING), str(InstanceState.PENDING)})
 _P = WorkerPhase
 _MACHINE_PHASES: Final = frozenset(
     {_P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.STOPPING, _P.TERMINATING_EC2, _P.FAILED}
 )
 """Phases in which every look asks for the machine itself. In the others the monitor's facts are enough."""
-_MONITORED_PHASES: Final = frozenset(
-    {_P.READY_UNLICENSED, _P.LICENSING, _P.READY, _P.ACTIVE, _P.DRAINING, _P.UNLICENSING}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,8 @@ class WorkerLook:
             seen["instance"] = await self._find_instance(worker)
         if phase is _P.PENDING and not worker.status.ec2.instance_id:
             seen["image_missing"] = await self._is_image_missing(worker)
-        if phase is _P.STARTING and _is_running(seen.get("instance")):
+        machine = seen.get("instance")
+        if phase is _P.STARTING and isinstance(machine, Instance) and machine.state is InstanceState.RUNNING:
             seen |= await self._observe_boot(worker)
         if _needs_licence(worker, rules):
             seen |= await self._observe_licence(worker, labs=phase is _P.UNLICENSING)
@@ -50,7 +47,8 @@ class WorkerLook:
     async def _find_instance(self, worker: LabWorker) -> Instance | Unknown | None:
         known, region = worker.status.ec2, worker.spec.aws.region
         if known.instance_id:
-            return await ask(self.cloud.find(region, known.instance_id, launched_at=_launched_at(worker)))
+            recorded_at = known.launched_at or worker.metadata.created_at  # the cloud may not know a new one yet
+            return await ask(self.cloud.find(region, known.instance_id, launched_at=recorded_at))
         if worker.status.phase is not _P.TERMINATING_EC2:
             return Unknown()
         owned = await ask(self.cloud.list_owned(region))
@@ -95,16 +93,10 @@ class WorkerLook:
         licence: Licence | Unknown = await ask_host(host.licence())
         if not labs or isinstance(licence, Unknown):
             return {"licence": licence}
-        return {"licence": licence, "busy_labs": await self._find_busy_labs(host)}
-
-    async def _find_busy_labs(self, host: LabHost) -> Sequence[str] | Unknown:
         nodes = await ask_host(host.all_nodes())
-        return nodes if isinstance(nodes, Unknown) else busy_labs(nodes)
-
-
-def busy_labs(nodes: Mapping[str, Sequence[NodeFacts]]) -> Sequence[str]:
-    """List the labs that have a node which runs or is about to."""
-    return sorted(lab for lab, members in nodes.items() if any(node.state not in _OFF_NODE_STATES for node in members))
+        if isinstance(nodes, Unknown):
+            return {"licence": licence, "busy_labs": nodes}
+        return {"licence": licence, "busy_labs": sorted(lab for lab, each in nodes.items() if running_nodes(each))}
 
 
 def _needs_machine(worker: LabWorker, rules: WorkerRules) -> bool:
@@ -115,7 +107,7 @@ def _needs_machine(worker: LabWorker, rules: WorkerRules) -> bool:
         return bool(status.ec2.instance_id)
     if status.phase is _P.STOPPED:
         return not rules.monitored or status.ec2.state != InstanceState.STOPPED
-    return status.phase in _MONITORED_PHASES and (not rules.monitored or status.ec2.state not in _RUNNING_STATES)
+    return status.phase in SERVING and (not rules.monitored or status.ec2.state not in _RUNNING_STATES)
 
 
 def _needs_licence(worker: LabWorker, rules: WorkerRules) -> bool:
@@ -128,12 +120,3 @@ def _needs_licence(worker: LabWorker, rules: WorkerRules) -> bool:
             return token is not None or known is not False or not rules.monitored
         case phase:
             return phase is _P.DRAINING and worker.status.cml.licensed is None
-
-
-def _launched_at(worker: LabWorker) -> datetime | None:
-    """Return when the machine was launched, or at least recorded: the cloud may not know a new one yet."""
-    return worker.status.ec2.launched_at or worker.metadata.created_at
-
-
-def _is_running(instance: object) -> bool:
-    return isinstance(instance, Instance) and instance.state is InstanceState.RUNNING

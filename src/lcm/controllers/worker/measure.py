@@ -16,7 +16,7 @@ import msgspec
 from lcm.controllers.worker.conditions import ec2_facts, licence_facts, with_checks
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import LcmError, Stuck, Unreachable
-from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, has_condition, shorten_text, with_condition
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import (
     CmlFacts,
@@ -70,10 +70,11 @@ def foreign_ports(nodes: Mapping[str, Sequence[NodeFacts]], here: SessionLabs) -
 
 def foreign_use(nodes: Mapping[str, Sequence[NodeFacts]], here: SessionLabs, ports: int) -> Amount:
     """Return what others' labs take of the machine: their running nodes, and their ports whether running or not."""
+    # A lab that has ports of ours was imported a moment ago, and its id is not known yet.
     labs = [
         running_nodes(lab)
         for lab_id, lab in nodes.items()
-        if lab_id not in here.lab_ids and not _has_coming_ports(lab, here)
+        if lab_id not in here.lab_ids and here.coming.isdisjoint(used_ports(tag for node in lab for tag in node.tags))
     ]
     nodes_on = [node for lab in labs for node in lab]
     return Amount(
@@ -84,11 +85,6 @@ def foreign_use(nodes: Mapping[str, Sequence[NodeFacts]], here: SessionLabs, por
         ports=ports,
         labs=sum(map(bool, labs)),
     )
-
-
-def _has_coming_ports(lab: Sequence[NodeFacts], here: SessionLabs) -> bool:
-    """Return whether a lab has ports of ours: it was imported a moment ago, and its id is not known yet."""
-    return not here.coming.isdisjoint(used_ports(tag for node in lab for tag in node.tags))
 
 
 def running_nodes(nodes: Sequence[NodeFacts]) -> Sequence[NodeFacts]:
@@ -136,11 +132,6 @@ class HostView:
     system: System | None = None
     error: LcmError | None = None
 
-    @property
-    def has_answered(self) -> bool:
-        """Whether CML said anything that needs a sign-in."""
-        return self.stats is not None or self.health is not None
-
 
 @dataclass(frozen=True, slots=True)
 class ActivityWatermark:
@@ -161,6 +152,7 @@ def telemetry(
     stats, nodes = (host.stats, host.nodes) if host and whole else (None, None)
     if machine is None and stats is None:
         return None
+    started_at = machine.launched_at if machine and machine.state is InstanceState.RUNNING else None
     return WorkerTelemetry(
         collected_at=now,
         ec2_at=cloud.at if cloud and machine else None,
@@ -172,7 +164,7 @@ def telemetry(
         storage_utilization=_percent_of(stats.disk_used_mb, stats.disk_total_mb) if stats else None,
         network_in_bytes=metrics.network_in_bytes,
         network_out_bytes=metrics.network_out_bytes,
-        uptime_seconds=_uptime_seconds(machine, now) if machine and stats else None,
+        uptime_seconds=max(0, int((now - started_at).total_seconds())) if started_at and stats else None,
         running_nodes=stats.running_nodes if stats else None,
         active_labs_count=None if nodes is None else sum(bool(running_nodes(lab)) for lab in nodes.values()),
         hosted_lab_ids=tuple(sorted(nodes or ())[:_MAX_LABS]),
@@ -266,7 +258,7 @@ def _current_capacity(known: Amount | None, stats: Stats | None) -> Amount | Non
 
 
 def _reachable_condition(host: HostView, now: datetime) -> Condition:
-    if host.has_answered:
+    if host.stats is not None or host.health is not None:
         return _make_condition(WorkerCondition.REACHABLE, Truth.TRUE, "Answered", "CML answers", now)
     error = host.error
     known = isinstance(error, NotReady | Unreachable | Stuck)
@@ -284,7 +276,7 @@ def _with_health(status: LabWorkerStatus, now: datetime, reasons: Sequence[str] 
     if StatusCheckResult.IMPAIRED in checks:
         text = f"EC2 calls the system {checks[0] or 'unknown'} and the instance {checks[1] or 'unknown'}"
         said = _make_condition(name, Truth.FALSE, "StatusCheckFailed", text, now)
-    elif _is_silent(status):
+    elif has_condition(status.conditions, WorkerCondition.REACHABLE, Truth.FALSE):
         said = _make_condition(name, Truth.UNKNOWN, "CmlSilent", "CML does not answer", now)
     elif status.cml.healthy is False:
         text = "; ".join(reasons) or "CML's own health check fails"
@@ -297,11 +289,6 @@ def _with_health(status: LabWorkerStatus, now: datetime, reasons: Sequence[str] 
     if said.status is not Truth.UNKNOWN:
         since = None if said.status is Truth.TRUE else since or now
     return msgspec.structs.replace(status, conditions=_with_changed_condition(status, said), unhealthy_since=since)
-
-
-def _is_silent(status: LabWorkerStatus) -> bool:
-    known = find_condition(status.conditions, WorkerCondition.REACHABLE)
-    return known is not None and known.status is Truth.FALSE
 
 
 def _without_host_state(status: LabWorkerStatus, now: datetime) -> LabWorkerStatus:
@@ -324,12 +311,6 @@ def _with_changed_condition(status: LabWorkerStatus, new: Condition) -> tuple[Co
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return status.conditions
     return with_condition(status.conditions, new)
-
-
-def _uptime_seconds(machine: Instance, at: datetime) -> int | None:
-    if machine.state is not InstanceState.RUNNING:
-        return None
-    return max(0, int((at - machine.launched_at).total_seconds()))
 
 
 def _percent_of(used: float, total: float) -> float | None:

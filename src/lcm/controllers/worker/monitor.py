@@ -56,7 +56,13 @@ class MonitorLog:
             "Collected metrics for worker", **_log_keys(ref), cpu=found.cpu_utilization, memory=found.memory_utilization
         )
         for metric, (message, field) in _HIGH_MESSAGES.items():
-            self._log_value(ref, metric, message, getattr(found, field))
+            value: float | None = getattr(found, field)
+            if value is not None and value >= THRESHOLD and (ref, metric) not in self._high:
+                self._high.add((ref, metric))
+                _log.warning(message, **_log_keys(ref), value=value, threshold=THRESHOLD)
+                _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
+            elif value is not None and value < THRESHOLD - HYSTERESIS:
+                self._high.discard((ref, metric))
 
     def log_failed(self, ref: WorkerRef, error: LcmError) -> None:
         """Log that a worker could not be measured, unless that was logged already."""
@@ -70,10 +76,6 @@ class MonitorLog:
         elif error is not None and self._is_news(region, error):
             _log.warning("Failed to collect facts of region", region=region, error=str(error))
 
-    def log_started(self, ref: WorkerRef) -> None:
-        """Log that a worker is measured from now on."""
-        _log.info("Started monitoring worker", **_log_keys(ref))
-
     def log_stopped(self, ref: WorkerRef) -> None:
         """Log that a worker is no longer measured, and forget it."""
         self._last_errors.pop(ref, None)
@@ -85,16 +87,6 @@ class MonitorLog:
         known = self._last_errors.get(key)
         self._last_errors[key] = kind
         return known != kind
-
-    def _log_value(self, ref: WorkerRef, metric: str, message: str, value: float | None) -> None:
-        if value is None:
-            return
-        if value >= THRESHOLD and (ref, metric) not in self._high:
-            self._high.add((ref, metric))
-            _log.warning(message, **_log_keys(ref), value=value, threshold=THRESHOLD)
-            _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
-        elif value < THRESHOLD - HYSTERESIS:
-            self._high.discard((ref, metric))
 
 
 def _log_keys(ref: WorkerRef) -> dict[str, Any]:
@@ -200,7 +192,7 @@ class Monitor:
             self._regions[region] = RegionSnapshot(self._cloud, self._clock, region)
             self._start_task(region, self._poll_region(self._regions[region]))
         self._workers[ref] = worker
-        self._log.log_started(ref)
+        _log.info("Started monitoring worker", **_log_keys(ref))
         self._start_task(ref, self._measure_in_slots(ref))
 
     async def _stop_worker(self, ref: WorkerRef) -> None:
@@ -246,13 +238,11 @@ class Monitor:
             if error is None or census.was_listed:  # other failures do not justify asking for everything again
                 last, failures = await self._wait_for_slot(census.region, last), 0
             else:
-                await asyncio.sleep(self._retry_pause(error, failures).total_seconds())
+                said: timedelta = error.after if isinstance(error, Later) else self._interval
+                longer = max(said, _SHORTEST_PAUSE) * (1 << min(failures, _MAX_DOUBLINGS))
+                pause = min(longer, self._interval) * (1 + self._chance() / 2)
+                await asyncio.sleep(pause.total_seconds())
                 failures += 1
-
-    def _retry_pause(self, error: LcmError, failures: int) -> timedelta:
-        said: timedelta = error.after if isinstance(error, Later) else self._interval
-        longer = max(said, _SHORTEST_PAUSE) * (1 << min(failures, _MAX_DOUBLINGS))
-        return min(longer, self._interval) * (1 + self._chance() / 2)
 
     async def _report_cloud_facts(self, ref: WorkerRef, census: RegionSnapshot) -> None:
         """Report what the cloud said of a machine, if it is news.
@@ -284,7 +274,10 @@ class Monitor:
             return
         census = self._regions.get(worker.spec.aws.region)
         cloud = census.of(worker) if census else None
-        host = await self._poll_host(ref, worker, slot) if _should_answer(worker, cloud) else None
+        serves = worker.status.phase in measure.SERVING and bool(worker.status.cml.api_url)
+        # Where the cloud is silent CML may answer.
+        runs = cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)
+        host = await self._poll_host(ref, worker, slot) if serves and runs else None
         now = self._clock.now()
         found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
         if found is not None:
@@ -293,7 +286,9 @@ class Monitor:
             self._log.log_failed(ref, host.error)
         elif found is not None:
             self._log.log_collected(ref, found)
-        here = self._labs_by_worker().get(worker.metadata.uid, SessionLabs())
+        if self._session_labs is None:
+            self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
+        here = self._session_labs.get(worker.metadata.uid, SessionLabs())
         await self._report_status(worker, measure.with_host(worker, host, here, now))
 
     async def _poll_host(self, ref: WorkerRef, worker: LabWorker, slot: datetime) -> HostView:
@@ -308,11 +303,6 @@ class Monitor:
             return None
         self._watermarks[ref] = measure.advance_watermark(host.activity, host.at, self._watermarks.get(ref))
         return self._watermarks[ref].happened_at
-
-    def _labs_by_worker(self) -> dict[str, SessionLabs]:
-        if self._session_labs is None:
-            self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
-        return self._session_labs
 
     async def _report_status(self, worker: LabWorker, status: LabWorkerStatus) -> None:
         if status != worker.status:
@@ -331,10 +321,3 @@ class Monitor:
 def _is_measured(worker: LabWorker) -> bool:
     status = worker.status
     return bool(status.ec2.instance_id) and status.ec2.gone_at is None and status.phase in measure.MEASURED
-
-
-def _should_answer(worker: LabWorker, cloud: CloudView | None) -> bool:
-    """Return whether CML should answer; where the cloud is silent it may."""
-    if worker.status.phase not in measure.SERVING or not worker.status.cml.api_url:
-        return False
-    return cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)

@@ -16,13 +16,10 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, Ref, WorkerRef, ref_of
 from lcm.model.base.errors import Conflict, Gone, Later, Refused
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase, needs_its_worker
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, needs_its_worker, worker_of
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
 from lcm.model.telemetry.idle import SESSIONS
 from lcm.settings.load import Settings
-
-LIVE: Final = ON_WORKER_PHASES | {SessionPhase.SCHEDULED}
-"""Phases in which a session needs its worker."""
 
 
 class Occupants:
@@ -75,7 +72,7 @@ class Occupants:
         before = self._worker_uids.pop(ref, None)
         if before is not None:
             self._sessions[before].pop(ref, None)
-        now = session.status.worker_id if session is not None and session.status.phase in LIVE else None
+        now = worker_of(session) if session is not None else None
         if session is not None and now is not None:
             self._sessions[now][ref] = session
             self._worker_uids[ref] = now

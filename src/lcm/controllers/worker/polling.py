@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lcm.controllers.worker.measure import CloudView, HostView, needs_licence_check
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, LcmError, Refused, Stuck, Unreachable
 from lcm.model.kinds.worker import LabWorker
-from lcm.providers.protocols.compute import ENDING, Compute, Instance, MachineMetrics, StatusChecks
+from lcm.providers.protocols.compute import ENDING, Compute, Instance
 from lcm.providers.protocols.labhost import Hosts
 
+T = TypeVar("T")
 HOST_SECONDS: Final = 20.0
 """How long all questions to one host may take together."""
 
@@ -101,8 +102,9 @@ class RegionSnapshot:
             except (Later, Stuck) as error:
                 failure = error
         there = [one for one, machine in machines.items() if machine and machine.state not in ENDING]
-        checks, unchecked = await self._read_checks(there)
-        metrics, unmeasured = await self._read_metrics(there, now)
+        checks, unchecked = await _read(self._cloud.checks(self.region, there)) if there else ({}, None)
+        measuring = self._cloud.metrics(self.region, there, since=now - METRICS_WINDOW, until=now) if there else None
+        metrics, unmeasured = await _read(measuring) if measuring else ({}, None)
         fresh = {one: CloudView(now, machine, checks.get(one), metrics.get(one)) for one, machine in machines.items()}
         known = {worker.status.ec2.instance_id for worker in workers}
         self._views = {one: view for one, view in self._views.items() if one in known} | fresh
@@ -113,21 +115,12 @@ class RegionSnapshot:
         ec2 = worker.status.ec2
         return await self._cloud.find(self.region, ec2.instance_id, launched_at=ec2.launched_at)
 
-    async def _read_checks(self, ids: Sequence[str]) -> tuple[Mapping[str, StatusChecks], LcmError | None]:
-        try:
-            return (await self._cloud.checks(self.region, ids) if ids else {}), None
-        except (Later, Stuck) as error:
-            return {}, error
 
-    async def _read_metrics(
-        self, ids: Sequence[str], now: datetime
-    ) -> tuple[Mapping[str, MachineMetrics], LcmError | None]:
-        try:
-            return (
-                await self._cloud.metrics(self.region, ids, since=now - METRICS_WINDOW, until=now) if ids else {}
-            ), None
-        except (Later, Stuck) as error:
-            return {}, error
+async def _read(question: Awaitable[Mapping[str, T]]) -> tuple[Mapping[str, T], LcmError | None]:
+    try:
+        return await question, None
+    except (Later, Stuck) as error:
+        return {}, error
 
 
 _HASH_BYTES: Final = 8

@@ -54,14 +54,20 @@ def decide_stopped(view: WorkerView) -> Decision:
     if view.instance is None or (isinstance(view.instance, Instance) and view.instance.state in ENDING):
         return record_machine_gone(view)
     if view.is_deleted:
-        return _start_again(view, "deleted; started once more to give its licence back")
+        return _start_again(view, "deleted; started once more to return its licence")
     if view.worker.spec.wanted_state == "running":
         return _start_again(view, "resumed", resume_count=status.resume_count + 1)
     if any(one.status.phase is SessionPhase.STOPPING for one in view.sessions):
         # Their labs are on its disk and can be removed only there, and a worker with sessions is not given up.
         return _start_again(view, "started once more to have labs removed", resume_count=status.resume_count + 1)
     states = {status.ec2.state, view.instance.state if isinstance(view.instance, Instance) else status.ec2.state}
-    return Wait() if states == {InstanceState.STOPPED} else _decide_not_stopped(view)
+    if states == {InstanceState.STOPPED}:
+        return Wait()
+    if not isinstance(view.instance, Instance):
+        return poll_again(view)  # it is reported as not stopped; the cloud itself must say so
+    if view.instance.state in _STARTED_STATES:
+        return _start_again(view, "somebody started the machine", resume_count=status.resume_count + 1)
+    return update_status(view, ec2=ec2_facts(status.ec2, view.instance)) or poll_again(view)
 
 
 def decide_terminating(view: WorkerView) -> Decision:
@@ -69,8 +75,11 @@ def decide_terminating(view: WorkerView) -> Decision:
     known, instance = view.status.ec2, view.instance
     if isinstance(instance, Unknown):
         return poll_again(view)
-    if not known.instance_id:
-        return _find_unresolved_launch(view)
+    if not known.instance_id:  # the machine of a launch without an answer is found by its tag, once it must be listed
+        visible_at = view.entered_at + VISIBLE_WITHIN
+        if instance is not None:
+            return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
+        return Wait(visible_at) if view.now < visible_at else _leave_terminating(view)
     if instance is None or instance.state is InstanceState.TERMINATED:
         return _leave_terminating(view)
     if instance.state is InstanceState.SHUTTING_DOWN:
@@ -82,15 +91,6 @@ def after_stop_or_remove(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record a stop or terminate that was refused. Whether it happened is for the cloud to say."""
     text = outcome.message if isinstance(outcome, Failure) else ""
     return update_status(view, last_error=text) or poll_again(view)
-
-
-def _decide_not_stopped(view: WorkerView) -> Decision:
-    """Decide about a machine that is reported as not stopped, once the cloud itself has said so."""
-    if not isinstance(view.instance, Instance):
-        return poll_again(view)
-    if view.instance.state in _STARTED_STATES:
-        return _start_again(view, "somebody started the machine", resume_count=view.status.resume_count + 1)
-    return update_status(view, ec2=ec2_facts(view.status.ec2, view.instance)) or poll_again(view)
 
 
 def _start_again(view: WorkerView, reason: str, **fields: int) -> Decision:
@@ -107,16 +107,6 @@ def _start_again(view: WorkerView, reason: str, **fields: int) -> Decision:
     )
     idle = keep_snooze(view.status.idle, view.now)
     return enter_phase(view, WorkerPhase.STARTING, reason, cml=cml, ec2=ec2, idle=idle, last_error="", **fields)
-
-
-def _find_unresolved_launch(view: WorkerView) -> Decision:
-    """Find by its tag the machine of a launch that had no answer, once the cloud must list it."""
-    known, instance = view.status.ec2, view.instance
-    assert not isinstance(instance, Unknown)
-    if instance is not None:
-        return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
-    visible_at = view.entered_at + VISIBLE_WITHIN
-    return Wait(visible_at) if view.now < visible_at else _leave_terminating(view)
 
 
 def _leave_terminating(view: WorkerView) -> Decision:

@@ -155,6 +155,12 @@ def find_condition(conditions: Sequence[Condition], name: str) -> Condition | No
     return next((one for one in conditions if one.type == name), None)
 
 
+def has_condition(conditions: Sequence[Condition], name: str, status: Truth) -> bool:
+    """Return whether a condition is known to have this status."""
+    known = find_condition(conditions, name)
+    return known is not None and known.status is status
+
+
 def with_change(history: Sequence[PhaseChange], change: PhaseChange) -> tuple[PhaseChange, ...]:
     """Return the history with one change added, without the oldest beyond the limit."""
     return (*history, change)[-HISTORY_LIMIT:]
