@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from harness.random_bookings import Market, audited, furnish
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.memory import MemoryStore
+from simulation.random_bookings import Market, audited, furnish
 
 OPERATIONS = int(os.environ.get("LCM_SOAK", "100000"))
 PARTS = 4

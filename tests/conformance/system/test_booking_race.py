@@ -11,7 +11,6 @@ import pytest
 
 from harness.commands import Running
 from harness.plane_world import service
-from harness.random_bookings import LABS, QUARTER, audited, furnish
 from harness.servers import EtcdServer
 from harness.suite import TIMES
 from harness.workers import beside
@@ -28,6 +27,7 @@ from lcm.store.base import Store
 from lcm.store.etcd.engine import EtcdStore
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, new_id
+from simulation.random_bookings import LABS, QUARTER, audited, furnish
 
 KEY = "a-key-that-nobody-guesses"
 SCHEDULERS = 10

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from harness import given
-from harness.bill import SimPrices, make_bill
-from harness.clouds import HERE
+from harness.clouds import HERE, SimPrices, make_bill
 from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, service
 from harness.stores import HandClock
 from harness.workers import LAUNCHED, P, fleet, intervals, move, pass_time, worker

@@ -5,8 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from harness.bill import Bill, SimPrices, make_bill
-from harness.clouds import HERE, THERE
+from harness.clouds import HERE, THERE, Bill, SimPrices, make_bill
 from harness.stores import HandClock
 from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
 from lcm.sim.cloud.compute import SimCloud

@@ -3,8 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from harness.bill import SimPrices, make_bill
-from harness.clouds import HERE
+from harness.clouds import HERE, SimPrices, make_bill
 from harness.fleet_world import W1, Fleet
 from harness.workers import story
 from lcm.control.plane.protocol import Drain, Pause, Resume, Snooze, Undrain

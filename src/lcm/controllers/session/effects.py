@@ -47,13 +47,7 @@ from lcm.model.telemetry.observation import (
 from lcm.model.topology.lab import rewrite
 from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.artifacts import Artifacts
-from lcm.providers.protocols.labhost import (
-    Hosts,
-    LabHost,
-    NodeFacts,
-    NodeUse,
-    SimulationStats,
-)
+from lcm.providers.protocols.labhost import Hosts, LabHost, NodeFacts, NodeUse, SimulationStats
 from lcm.providers.protocols.permit import check_permit
 
 Observer = Literal["lablet-controller", "manual"]

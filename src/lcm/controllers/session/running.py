@@ -21,15 +21,7 @@ from lcm.controllers.session.progress import (
     with_restart,
 )
 from lcm.controllers.session.starting import give_up
-from lcm.controllers.session.view import (
-    Decision,
-    EffectOutcome,
-    Observe,
-    Restart,
-    SessionView,
-    is_worker_lost,
-    move,
-)
+from lcm.controllers.session.view import Decision, EffectOutcome, Observe, Restart, SessionView, is_worker_lost, move
 from lcm.model.base.resource import Truth, has_condition, shorten_text
 from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
 from lcm.providers.protocols.labhost import LabSummary

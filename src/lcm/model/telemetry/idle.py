@@ -14,14 +14,7 @@ import msgspec
 from lcm.model.base.capacity import Claim
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase
-from lcm.model.kinds.worker import (
-    HOSTING_PHASES,
-    IdleSignal,
-    IdleVerdict,
-    LabWorker,
-    WorkerPhase,
-    WorkerTelemetry,
-)
+from lcm.model.kinds.worker import HOSTING_PHASES, IdleSignal, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 
 SWITCHED_OFF: Final = "switched_off"
 SESSIONS: Final = "sessions"
