@@ -15,7 +15,7 @@ from harness import workers as companies
 from harness.api_world import ApiServer
 from harness.plane_world import NOW, OTTO, Standing, active, service
 from harness.workers import beside, spec
-from lcm.control.accounts.billing import OPEN_PREFIX
+from lcm.control.accounts.costs import OPEN_PREFIX
 from lcm.control.booking.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.local import ControlPlane, LocalPlane

@@ -12,7 +12,7 @@ import msgspec
 from harness import given
 from harness.clouds import HERE
 from harness.plane_world import OTTO, Stage, Standing, service
-from lcm.control.accounts.billing import CLOSED_PREFIX, OPEN_PREFIX
+from lcm.control.accounts.costs import CLOSED_PREFIX, OPEN_PREFIX
 from lcm.control.accounts.licences import SEATS_PREFIX
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.objects.records import CODEC, creation_ops

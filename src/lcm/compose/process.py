@@ -28,6 +28,7 @@ from lcm.control.access.tokens import SERVICE_NAME, service_keys
 from lcm.control.accounts.allocator import ResourceAllocator
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.runtime.election import ControllerParts
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
@@ -67,7 +68,7 @@ class ControllerContext:
     secrets: SecretSources
     process: str
 
-    def common_parts(self) -> dict[str, Any]:
+    def common_parts(self) -> ControllerParts:
         """Return what every controller takes by name."""
         return {
             "clock": SystemClock(),

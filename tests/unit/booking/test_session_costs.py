@@ -8,7 +8,7 @@ import pytest
 
 from harness import given
 from harness.plane_world import NOW, Stage, service
-from lcm.control.accounts.billing import CLOSED_PREFIX, cost_of, open_key
+from lcm.control.accounts.costs import CLOSED_PREFIX, cost_of, open_key
 from lcm.control.objects.records import encode_checked
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import LABLET_CONTROLLER

@@ -12,7 +12,7 @@ import pytest
 
 from lcm.model.base.errors import Invalid
 from lcm.sim.plan.__main__ import PlanRequest, run_request
-from lcm.sim.plan.compare import TrialJob, find_smallest, most_rounds
+from lcm.sim.plan.fleet_search import TrialJob, find_smallest, most_rounds
 from lcm.sim.plan.measure import cost_by_day
 from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import LiveSystem, combine, inventory_of, read_timetable

@@ -14,8 +14,8 @@ from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Pause, Resume, Snooze
 from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.controllers.runtime.lifecycle import Report, Wait
-from lcm.controllers.worker.hosting import decide_ready
 from lcm.controllers.worker.measure import advance_watermark
+from lcm.controllers.worker.serving import decide_ready
 from lcm.controllers.worker.view import WorkerView
 from lcm.model.kinds.worker import IdlePolicy, IdleVerdict, LabWorker, WorkerPhase
 from lcm.providers.protocols.labhost import Activity

@@ -10,8 +10,7 @@ import pytest
 from lcm.control.accounts import licences
 from lcm.controllers.discovery import orphans, search
 from lcm.controllers.runtime.lifecycle import Do, Failure, enter_phase
-from lcm.controllers.worker import alerts, effects, hosting, launching, licensing, look
-from lcm.controllers.worker import hosting as draining
+from lcm.controllers.worker import alerts, effects, launching, licensing, look, serving, stopping
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import Decision, EffectOutcome, EndSessions, StopMachine, WorkerView
 from lcm.model.base.errors import Later
@@ -73,7 +72,7 @@ def last_of_a_batch_is_not_imported(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_of_a_machine_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, hosting.check_machine, lambda _view: None)
+    everywhere(patch, serving.check_machine, lambda _view: None)
 
 
 def serving_machine_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +86,7 @@ def licence_is_forgotten_by_a_drain(patch: pytest.MonkeyPatch) -> None:
             view, WorkerPhase.STOPPING, why, cml=msgspec.structs.replace(view.status.cml, licensed=False)
         )
 
-    everywhere(patch, draining._leave_draining, on)
+    everywhere(patch, stopping._leave_draining, on)
 
 
 def licence_is_believed_to_be_returned(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +103,7 @@ def seat_of_a_lost_machine_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def busy_worker_is_stopped_as_idle(patch: pytest.MonkeyPatch) -> None:
-    real = hosting.decide_active
+    real = serving.decide_active
 
     def stopped(view: WorkerView) -> Decision:
         busy = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]
@@ -122,7 +121,7 @@ def running_session_needs_no_worker(patch: pytest.MonkeyPatch) -> None:
 
 
 def drain_has_no_deadline(patch: pytest.MonkeyPatch) -> None:
-    real = draining.decide_draining
+    real = stopping.decide_draining
 
     def at_once(view: WorkerView) -> Decision:
         lingering = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]

@@ -20,7 +20,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
-from lcm.sim.plan.compare import OnProgress, PlanProgress, plan
+from lcm.sim.plan.fleet_search import OnProgress, PlanProgress, plan
 from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import LiveSystem, inventory_of, read_inventory, read_timetable
 from lcm.sim.plan.report import text_of

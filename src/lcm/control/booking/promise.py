@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from lcm.control.accounts.billing import read_costs
+from lcm.control.accounts.costs import read_costs
 from lcm.control.booking.calendar import Calendar, PoolRef
 from lcm.control.booking.guards import Guards, pool_guard_key, pools_revision, read_guards, token_guard_key
 from lcm.control.booking.request import (

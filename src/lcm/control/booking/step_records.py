@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final, Generic
 
-from lcm.control.accounts import billing, licences
-from lcm.control.accounts import billing as session_costs
+from lcm.control.accounts import costs, licences
+from lcm.control.accounts import costs as session_costs
 from lcm.control.booking import guards
 from lcm.control.objects.actions import with_wanted_state
 from lcm.control.plane.protocol import R
@@ -93,7 +93,7 @@ async def read_records(
     uid = after.metadata.uid
     return WorkerRecords(
         seat=await store.get(licences.seat_key(uid)),
-        interval=await store.get(billing.open_key(uid)),
+        interval=await store.get(costs.open_key(uid)),
         token=await licences.read_token_seats(store, after, fleet.seats)
         if licences.starts_registration(before, after)
         else None,
@@ -113,7 +113,7 @@ def decide_records(
     elif after.status.phase is _P.TERMINATED:
         ops.append(Delete(guards.worker_guard_key(after.metadata.uid)))
     seats, events = _licence_records(before, after, known, now)
-    ops += [*seats, *billing.interval_ops(known.interval, after, fleet.prices, now)]
+    ops += [*seats, *costs.interval_ops(known.interval, after, fleet.prices, now)]
     return StepRecords(follow_wanted_state(before, after), ops, events)
 
 

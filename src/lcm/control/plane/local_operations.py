@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lcm.control.access.audit import AuditedAction
-from lcm.control.accounts.billing import read_costs
+from lcm.control.accounts.costs import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
 from lcm.control.admission import topologies
 from lcm.control.admission.admit import Admission

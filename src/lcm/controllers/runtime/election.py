@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypedDict
 
 import structlog
 
@@ -209,6 +209,16 @@ def _interruption(task: asyncio.Task[None]) -> BaseException | None:
     if error is not None and not isinstance(error, _INTERRUPTIONS):
         raise error
     return error
+
+
+class ControllerParts(TypedDict):
+    """What every controller takes by name, for those that make several at once."""
+
+    clock: Clock
+    stopwatch: Stopwatch
+    chance: Callable[[], float]
+    settings: Settings
+    holder: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Final
 
 from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.controllers.worker.failing import is_halted, is_our_machine
-from lcm.controllers.worker.hosting import has_no_remedy_left, healthy_for, needs_remedy
 from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED, REGISTERING_PHASES
 from lcm.controllers.worker.measure import SERVING
+from lcm.controllers.worker.serving import has_no_remedy_left, healthy_for, needs_remedy
 from lcm.controllers.worker.view import WorkerView
 from lcm.model.base.resource import Truth, find_condition, shorten_text
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession

@@ -14,7 +14,7 @@ import msgspec
 from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import licence_facts
 from lcm.controllers.worker.failing import fail
-from lcm.controllers.worker.hosting import check_machine, decide_serving
+from lcm.controllers.worker.serving import check_machine, decide_serving
 from lcm.controllers.worker.view import Decision, Deregister, EffectOutcome, Register, StopLabs, WorkerView
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.worker import LabWorkerStatus, LicenseFlavour, Remedy, WorkerPhase

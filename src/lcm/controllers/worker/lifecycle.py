@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.runtime.lifecycle import Life, Lifecycle, RaisedAlerts, Report, Wait, poll_again
-from lcm.controllers.worker import failing, hosting, launching, licensing, stopping
+from lcm.controllers.worker import failing, launching, licensing, serving, stopping
 from lcm.controllers.worker.alerts import ALERT_NAMES, STUCK, find_complaints, unchanged_alerts
 from lcm.controllers.worker.conditions import with_conditions
 from lcm.controllers.worker.effects import WorkerEffects
@@ -46,9 +46,9 @@ DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
     WorkerPhase.STARTING: launching.decide_starting,
     WorkerPhase.READY_UNLICENSED: licensing.decide_unlicensed,
     WorkerPhase.LICENSING: licensing.decide_licensing,
-    WorkerPhase.READY: hosting.decide_ready,
-    WorkerPhase.ACTIVE: hosting.decide_active,
-    WorkerPhase.DRAINING: hosting.decide_draining,
+    WorkerPhase.READY: serving.decide_ready,
+    WorkerPhase.ACTIVE: serving.decide_active,
+    WorkerPhase.DRAINING: stopping.decide_draining,
     WorkerPhase.UNLICENSING: licensing.decide_unlicensing,
     WorkerPhase.STOPPING: stopping.decide_stopping,
     WorkerPhase.STOPPED: stopping.decide_stopped,
@@ -61,7 +61,7 @@ REACTIONS: Final[Mapping[type[Effect], Callable[[WorkerView, EffectOutcome], Dec
     RebootMachine: launching.after_reboot,
     Register: licensing.after_register,
     Deregister: licensing.after_deregister,
-    SetTelemetry: hosting.after_set_telemetry,
+    SetTelemetry: serving.after_set_telemetry,
     StopMachine: stopping.after_stop_or_remove,
     RemoveMachine: stopping.after_stop_or_remove,
 }

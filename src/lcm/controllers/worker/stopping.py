@@ -1,5 +1,6 @@
-"""STOPPING, STOPPED and TERMINATING_EC2: from a machine that nobody needs to one that is seen stopped, or gone.
+"""DRAINING, STOPPING, STOPPED and TERMINATING_EC2: from a worker that takes no more sessions to a machine that is gone.
 
+A draining worker gets no new sessions; the present ones have until the deadline, and are warned before.
 A failed stop or terminate is repeated until the cloud itself says that it happened.
 """
 
@@ -10,12 +11,41 @@ import msgspec
 from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import ec2_facts, keep_snooze, without_cml_state
 from lcm.controllers.worker.launching import record_machine_gone
-from lcm.controllers.worker.view import Decision, EffectOutcome, RemoveMachine, StopMachine, WorkerView
+from lcm.controllers.worker.serving import check_machine
+from lcm.controllers.worker.view import Decision, EffectOutcome, EndSessions, RemoveMachine, StopMachine, WorkerView
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, VISIBLE_WITHIN, Instance, InstanceState
 
 _STARTED_STATES: Final = frozenset({InstanceState.PENDING, InstanceState.RUNNING})
+_ENDING_PHASES: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
+
+
+def decide_draining(view: WorkerView) -> Decision:
+    """Wait for the sessions. When their time is up, end them and wait until they are collected."""
+    if (ended := check_machine(view)) is not None:
+        return ended
+    deadline = view.status.drain_deadline_at or view.entered_at
+    if not view.sessions:
+        return _leave_draining(view, "empty")
+    if view.now < deadline:
+        return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
+    if lingering := [session for session in view.sessions if session.status.phase not in _ENDING_PHASES]:
+        names = [(one.metadata.namespace, one.metadata.name) for one in lingering]
+        return Do(EndSessions(names, "its worker is drained and the deadline has passed"))
+    if view.now < deadline + view.rules.clean_up:
+        return Wait(deadline + view.rules.clean_up)
+    return _leave_draining(view, f"its deadline passed with {len(view.sessions)} sessions on it")
+
+
+def _leave_draining(view: WorkerView, why: str) -> Decision:
+    licensed = view.status.cml.licensed
+    if licensed is None:
+        if isinstance(view.licence, Unknown):
+            return poll_again(view)
+        licensed = view.licence.is_registered
+    phase = WorkerPhase.UNLICENSING if licensed else WorkerPhase.STOPPING
+    return enter_phase(view, phase, why, cml=msgspec.structs.replace(view.status.cml, licensed=licensed))
 
 
 def decide_stopping(view: WorkerView) -> Decision:

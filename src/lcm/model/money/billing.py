@@ -1,7 +1,7 @@
 """What workers cost: intervals in one billing state, each with the price at which it began.
 
 Pure. The control plane opens and closes intervals in the commits that report what EC2 said
-(`control.accounts.billing`).
+(`control.accounts.costs`).
 Amounts are decimal US dollars, so that a month of minutes adds up exactly to the bill.
 """
 

@@ -3,7 +3,7 @@
 Prices are by the hour and region. The shipped ones, in `model/data/prices.json`, are AWS's public on-demand prices for
 Linux in US dollars as known at `SHIPPED_ON`, entered by hand: estimates to be checked against one's own bill. A site's
 price file overrides them, entry by entry. A price in neither is unknown, which is not free. Used by
-`control.accounts.billing`; `settings.checks` reads the file. The hardware, in `model/data/instance_types.json`, is
+`control.accounts.costs`; `settings.checks` reads the file. The hardware, in `model/data/instance_types.json`, is
 public EC2 data, the same in every region: it says what a template promises before its first worker has reported. A
 worker that reports less puts its bookings `AtRisk`.
 """

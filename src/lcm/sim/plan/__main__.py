@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
-from lcm.sim.plan.compare import OnProgress, PlanProgress, plan
+from lcm.sim.plan.fleet_search import OnProgress, PlanProgress, plan
 from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import LiveSystem, combine, inventory_of
 from lcm.sim.plan.reading_yaml import read_yaml

@@ -13,6 +13,7 @@ from lcm.control.delivery.feed import Feed, Position
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
 from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.runtime.election import ControllerParts
 from lcm.controllers.runtime.settings import terms_of
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
@@ -208,13 +209,13 @@ class Process:
         promises = self.control.promises
         assert promises is not None, "it was made with terms"
         stage, holder, hosts = self._stage, self.name, self._stage.hosts_of(self.name)
-        common: dict[str, Any] = {
-            "clock": stage.clock,
-            "stopwatch": VirtualStopwatch(),
-            "chance": self._draws.random,
-            "settings": self._settings,
-            "holder": holder,
-        }
+        common = ControllerParts(
+            clock=stage.clock,
+            stopwatch=VirtualStopwatch(),
+            chance=self._draws.random,
+            settings=self._settings,
+            holder=holder,
+        )
         workers = WorkerController(self._plane_of(WORKER_CONTROLLER), stage.cloud, hosts, stage.secrets, **common)
         labs = LabletController(
             self._plane_of(LABLET_CONTROLLER), hosts, stage.artifacts, speed=self.poll_rate, **common

@@ -1,9 +1,8 @@
-"""READY, ACTIVE and DRAINING: a worker that serves, how an unhealthy one is helped, and how it is drained. Pure.
+"""READY and ACTIVE: a worker that serves, and how an unhealthy one is helped. Pure.
 
 The monitor keeps the facts fresh; here they are only judged. Nothing is done to a worker under a live session. An
 unhealthy worker gets a reboot, then another machine, twice; a machine that we did not launch is rebooted once, all
-else is for people. A draining worker gets no new sessions; the present ones have until the deadline, and are warned
-before.
+else is for people.
 """
 
 from datetime import timedelta
@@ -16,9 +15,8 @@ from lcm.controllers.worker.conditions import api_url, ec2_facts, without_cml_st
 from lcm.controllers.worker.failing import fail, is_our_machine, replacement_fields
 from lcm.controllers.worker.launching import record_machine_gone, record_machine_stopped
 from lcm.controllers.worker.measure import SERVING
-from lcm.controllers.worker.view import BeginDrain, Decision, EffectOutcome, EndSessions, SetTelemetry, WorkerView
+from lcm.controllers.worker.view import BeginDrain, Decision, EffectOutcome, SetTelemetry, WorkerView
 from lcm.model.base.resource import Truth, find_condition
-from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import Remedy, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, InstanceState
 
@@ -166,33 +164,3 @@ def after_set_telemetry(view: WorkerView, outcome: EffectOutcome) -> Decision:
     refused = outcome.message if isinstance(outcome, Failure) else view.status.last_error
     cml = msgspec.structs.replace(view.status.cml, telemetry=view.worker.spec.cml.telemetry)
     return update_status(view, cml=cml, last_error=refused) or poll_again(view)
-
-
-_ENDING_PHASES: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
-
-
-def decide_draining(view: WorkerView) -> Decision:
-    """Wait for the sessions. When their time is up, end them and wait until they are collected."""
-    if (ended := check_machine(view)) is not None:
-        return ended
-    deadline = view.status.drain_deadline_at or view.entered_at
-    if not view.sessions:
-        return _leave_draining(view, "empty")
-    if view.now < deadline:
-        return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
-    if lingering := [session for session in view.sessions if session.status.phase not in _ENDING_PHASES]:
-        names = [(one.metadata.namespace, one.metadata.name) for one in lingering]
-        return Do(EndSessions(names, "its worker is drained and the deadline has passed"))
-    if view.now < deadline + view.rules.clean_up:
-        return Wait(deadline + view.rules.clean_up)
-    return _leave_draining(view, f"its deadline passed with {len(view.sessions)} sessions on it")
-
-
-def _leave_draining(view: WorkerView, why: str) -> Decision:
-    licensed = view.status.cml.licensed
-    if licensed is None:
-        if isinstance(view.licence, Unknown):
-            return poll_again(view)
-        licensed = view.licence.is_registered
-    phase = WorkerPhase.UNLICENSING if licensed else WorkerPhase.STOPPING
-    return enter_phase(view, phase, why, cml=msgspec.structs.replace(view.status.cml, licensed=licensed))
