@@ -6,7 +6,7 @@ help and completion stay fast.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -107,7 +107,15 @@ class Commands(TyperGroup):
     def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":  # noqa: ARG002 - typer's signature
         """Load one command by its name; None means there is no such command."""
         entry = COMMANDS.get(cmd_name)
-        return _load_command(cmd_name, entry) if entry else None
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        found = getattr(import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command(cmd_name, cls=LeafCommand)(found)
+            found = single
+        return get_command(found)
 
     def get_help_option(self, ctx: "Context") -> "TyperOption | None":
         """Return typer's `--help` option with a default of False."""
@@ -124,7 +132,8 @@ class Commands(TyperGroup):
         """Complete a command's name."""
         from typer._click.shell_completion import CompletionItem  # noqa: PLC0415 - only a shell needs it
 
-        return [CompletionItem(name, help=entry.help) for name, entry in _commands_starting_with(incomplete)]
+        found = ((name, entry) for name, entry in COMMANDS.items() if name.startswith(incomplete))
+        return [CompletionItem(name, help=entry.help) for name, entry in found]
 
     def invoke(self, ctx: "Context") -> Any:  # noqa: ANN401 - whatever a command returns
         """Run a command and turn an LcmError into a message and an exit code."""
@@ -134,21 +143,6 @@ class Commands(TyperGroup):
             from lcm.cli.output import connection  # noqa: PLC0415 - loaded only after an error
 
             raise typer.Exit(connection.report_error(error)) from error
-
-
-def _load_command(name: str, entry: CommandEntry) -> "Command":
-    """Import a command's function and make a typer command of it."""
-    module, _, attribute = entry.target.partition(":")
-    found = getattr(import_module(module), attribute)
-    if not isinstance(found, typer.Typer):
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name, cls=LeafCommand)(found)
-        found = single
-    return get_command(found)
-
-
-def _commands_starting_with(text: str) -> Iterator[tuple[str, CommandEntry]]:
-    return ((name, entry) for name, entry in COMMANDS.items() if name.startswith(text))
 
 
 app = typer.Typer(

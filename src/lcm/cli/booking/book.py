@@ -11,7 +11,7 @@ import typer
 from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
-from lcm.cli.output.options import At, ContextName, DryRun, For, Namespace, Output, TimeZone
+from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
 from lcm.cli.output.printer import Printer
 from lcm.cli.output.times import Zone, find_zone, parse_day, parse_minutes, parse_moment, terminal_zone
 from lcm.control.plane.protocol import Plane, Ref, ref_of
@@ -62,7 +62,19 @@ class BookingRequest:
         end = self.start + timedelta(minutes=minutes) if self.start else None
         metadata = Metadata(name=name, namespace=self.namespace)
         if not self.is_for_several:
-            return LabletSession(metadata=metadata, spec=self._session_spec(minutes, end))
+            session = LabletSessionSpec(
+                definition=self.definition,
+                owner=self.owner,
+                student_email=next(iter(self.emails), None),
+                lab_track=self.track,
+                timeslot_start=self.start,
+                timeslot_end=end,
+                duration_minutes=None if self.start else minutes,
+                give_up_at=self.give_up_at,
+                region_required=self.region,
+                priority=self.priority,
+            )
+            return LabletSession(metadata=metadata, spec=session)
         assert self.start is not None, "several are booked for a time"
         assert end is not None, "likewise"
         spec = ReservationSpec(
@@ -78,20 +90,6 @@ class BookingRequest:
             priority=self.priority,
         )
         return Reservation(metadata=metadata, spec=spec)
-
-    def _session_spec(self, minutes: int, end: datetime | None) -> LabletSessionSpec:
-        return LabletSessionSpec(
-            definition=self.definition,
-            owner=self.owner,
-            student_email=next(iter(self.emails), None),
-            lab_track=self.track,
-            timeslot_start=self.start,
-            timeslot_end=end,
-            duration_minutes=None if self.start else minutes,
-            give_up_at=self.give_up_at,
-            region_required=self.region,
-            priority=self.priority,
-        )
 
 
 def make_up_name(definition: str, chance: Callable[[], float]) -> str:
@@ -141,7 +139,7 @@ def book(
     now: Annotated[bool, typer.Option("--now", help="As soon as possible, which is usual without --at.")] = False,
     span: For = None,
     owner: Annotated[str, typer.Option("--as", metavar="OWNER", help="Whose it is; else yours.")] = "",
-    count: Annotated[int, typer.Option("--count", metavar="N", help="How many at a time.", min=1, max=400)] = 1,
+    count: Count = 1,
     every: Annotated[
         str, typer.Option("--every", metavar="WHEN", help="Again: day, week, weekday, or days such as mon,wed.")
     ] = "",
@@ -149,8 +147,8 @@ def book(
     until: Annotated[str, typer.Option("--until", metavar="DATE", help="With --every: the last day of it.")] = "",
     time_zone: TimeZone = "",
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it; else made up.")] = None,
-    track: Annotated[str, typer.Option("--track", metavar="TRACK", help="Another track than its lab's.")] = "",
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")] = None,
+    track: Track = "",
+    region: Region = None,
     email: Annotated[
         list[str] | None, typer.Option("--email", metavar="EMAIL", help="The student's; repeated for several.")
     ] = None,
@@ -226,7 +224,12 @@ class _BookingCommand:
             try:
                 made = await self._create(plane, asked)
             except NoRoom as error:
-                raise typer.Exit(self._report_refusal(error)) from error
+                code = connection.report_error(error)
+                if error.nearest:
+                    render.print_message("free instead:")
+                for line in format_free_slots(error.nearest, self._clock.now(), self._zone):
+                    render.print_message(f"  {line}")
+                raise typer.Exit(code) from error
             await self._print_booking(plane, made)
             if self._follow and isinstance(made, LabletSession):
                 await watch_until_running(plane, made, self._clock, self._zone)
@@ -277,15 +280,6 @@ class _BookingCommand:
             return await (plane.preview(request) if self._dry_run else plane.explain(ref_of(made)))
         except (Refused, Later):
             return None
-
-    def _report_refusal(self, error: NoRoom) -> int:
-        """Print why nothing was booked and which slots are free; return the exit code."""
-        code = connection.report_error(error)
-        if error.nearest:
-            render.print_message("free instead:")
-            for line in format_free_slots(error.nearest, self._clock.now(), self._zone):
-                render.print_message(f"  {line}")
-        return code
 
 
 async def longest_minutes(plane: Plane, definition: str, namespace: str) -> int:

@@ -6,11 +6,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from lcm.cli.output import connection, options, render
-from lcm.cli.output.nouns import NOUNS, NamedObjects, noun_of, parse_one_target, parse_targets, title, title_of
+from lcm.cli.output.nouns import (
+    NOUNS,
+    NamedObjects,
+    missing,
+    naming_missing,
+    noun_of,
+    parse_one_target,
+    parse_targets,
+    title,
+)
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
 from lcm.cli.output.times import format_distance, format_local, format_minutes, parse_minutes, terminal_zone
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
-from lcm.model.base.errors import Conflict, Gone, IllegalStep, Refused
+from lcm.model.base.errors import Gone, IllegalStep
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
 from lcm.system.clock import SystemClock
@@ -64,9 +73,8 @@ def parse_session_name(words: list[str], usage: str) -> str:
 
 async def _extend(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_run: bool) -> LabletSession:
     try:
-        return await plane.act(ref, Extend(minutes=minutes), dry_run=dry_run)
-    except Gone:
-        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+        with naming_missing(ref):
+            return await plane.act(ref, Extend(minutes=minutes), dry_run=dry_run)
     except IllegalStep as error:
         session = await plane.get(ref)
         if session is None:
@@ -100,20 +108,15 @@ def cancel(
         Ref(part.noun.struct, name, namespace) for part in _parse_bookings(words) for name in part.names
     ]
 
-    async def work(plane: Plane) -> None:
-        code = 0
-        for ref in refs:
-            try:
-                render.print_text(await _cancel(plane, ref, reason, dry_run=dry_run))
-            except (Conflict, Gone, Refused) as error:
-                failure = connection.report_error(error)
-                code = code or failure
-        if dry_run:
-            render.print_message("nothing was done: --dry-run")
-        if code:
-            raise typer.Exit(code)
+    async def act(plane: Plane, ref: Ref[Any]) -> str:
+        try:
+            if ref.kind is Reservation:
+                return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
+            return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
+        except Gone:
+            raise Gone(await _missing_message(plane, ref)) from None
 
-    connection.with_plane(work, context)
+    connection.act_on_each(refs, act, context, dry_run=dry_run)
 
 
 def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:
@@ -127,15 +130,6 @@ def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:
             advice = f"`lcm delete {part.noun.singular} {part.names[0]}` removes it"
             raise typer.BadParameter(f"a {part.noun.singular} is no booking; {advice}", param_hint="KIND")
     return parts
-
-
-async def _cancel(plane: Plane, ref: Ref[Any], reason: str, *, dry_run: bool) -> str:
-    try:
-        if ref.kind is Reservation:
-            return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
-        return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
-    except Gone:
-        raise Gone(await _missing_message(plane, ref)) from None
 
 
 def _session_outcome(session: LabletSession) -> str:
@@ -159,9 +153,10 @@ def _reservation_outcome(left: Reservation) -> str:
 
 async def _missing_message(plane: Plane, ref: Ref[Any]) -> str:
     """Return that a booking does not exist, and whether the other kind of booking has that name."""
-    message = f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}"
+    message = str(missing(ref))
     other: type[Any] = Reservation if ref.kind is LabletSession else LabletSession
     found = await plane.get(Ref(other, ref.name, ref.namespace))
     if found is None:
         return message
-    return f"{message}, but a {noun_of(other).singular}: `lcm cancel {noun_of(other).singular} {ref.name}` cancels that"
+    kind = noun_of(other).singular
+    return f"{message}, but a {kind}: `lcm cancel {kind} {ref.name}` cancels that"

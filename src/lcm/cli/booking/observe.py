@@ -4,7 +4,7 @@ The comparison of declared and observed resources in words is also used by `desc
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -17,13 +17,13 @@ import typer
 from lcm.cli.documents.describe_worker import LabelledText
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render
-from lcm.cli.output.follow import FiltersByKind, filter_by_name, follow
-from lcm.cli.output.nouns import parse_one_target, title, title_of
+from lcm.cli.output.follow import watch_session
+from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Output, Target
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.table import print_rows
 from lcm.control.plane.protocol import ObserveResources, Plane, Ref, ref_of
-from lcm.model.base.errors import Gone, IllegalStep, Refused
+from lcm.model.base.errors import IllegalStep, Refused
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements, Spread
 from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession
 from lcm.model.telemetry.learning import MEASURES, Learned, Measure, ObservationReport, compare_measures
@@ -210,9 +210,8 @@ async def _observe_session(plane: Plane, ref: Ref[LabletSession], limit: timedel
 
 async def _request_observation(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:
     try:
-        return await plane.act(ref, ObserveResources())
-    except Gone:
-        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+        with naming_missing(ref):
+            return await plane.act(ref, ObserveResources())
     except IllegalStep as error:
         found = await plane.get(ref)
         if found is None:
@@ -223,22 +222,12 @@ async def _request_observation(plane: Plane, ref: Ref[LabletSession]) -> LabletS
 async def _wait_for_answer(plane: Plane, asked: LabletSession) -> LabletSession:
     """Wait until a request is answered or given up; the answer to a pending request serves everybody who waits."""
     request = asked.status.observation_request
-    async for now in _watch_session(plane, asked):
+    async for now in watch_session(plane, asked):
         if request is None or now.status.observation_request is None or now.status.observation_request.id != request.id:
             return now
         if now.status.phase in SESSION_MACHINE.final:
             break
     raise connection.Impossible(f"{title(asked)} has ended before it was observed")
-
-
-async def _watch_session(plane: Plane, session: LabletSession) -> AsyncIterator[LabletSession]:
-    """Yield a session as it is now and after each change, until it is deleted."""
-    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
-    async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
-        for change in changes:
-            if not isinstance(change.resource, LabletSession):
-                return
-            yield change.resource
 
 
 def _print_session(session: LabletSession, definition: LabletDefinition | None, output: Output) -> None:
@@ -262,7 +251,7 @@ def _print_session(session: LabletSession, definition: LabletDefinition | None, 
 async def _observe_definition(plane: Plane, ref: Ref[LabletDefinition], how: _ObserveOptions) -> None:
     found = await plane.get(ref)
     if found is None:
-        raise Gone(f"there is no {title_of(LabletDefinition, ref.name)} in namespace {ref.namespace}")
+        raise missing(ref)
     if how.by is None:
         _print_report(await plane.observations(ref_of(found)), title(found), how.output)
         return
@@ -272,11 +261,17 @@ async def _observe_definition(plane: Plane, ref: Ref[LabletDefinition], how: _Ob
     if wanted == found.spec.resource_requirements:
         render.print_text(f"{title(found)} declares that already: {format_needs(wanted)}")
         return
-    _print_before_and_after(found, wanted)
+    declared = found.spec.resource_requirements
+    render.print_line(f"before: {format_needs(declared) if declared else 'nothing declared'}")
+    render.print_line(f"after:  {format_needs(wanted)}")
     if how.dry_run:
         render.print_message("nothing was changed: --dry-run")
     elif not how.yes:
-        _confirm(title(found))
+        render.confirm(
+            f"Change what {title(found)} declares?",
+            without="nobody answered; add --yes to change it without being asked",
+            otherwise="nothing was changed",
+        )
     change = {"spec": {"resource_requirements": msgspec.to_builtins(wanted)}}
     made = await plane.patch(ref_of(found), change, at=found.metadata.resource_version, dry_run=how.dry_run)
     if not how.dry_run:
@@ -296,20 +291,3 @@ def _print_report(report: ObservationReport, name: str, output: Output) -> None:
     print_rows(headings, rows, SystemClock().now())
     reason = f"; to be looked at: {report.review_reason}" if report.needs_review else ""
     render.print_message(f"{report.observed_sessions} sessions of {name} were observed{reason}")
-
-
-def _print_before_and_after(definition: LabletDefinition, wanted: ResourceRequirements) -> None:
-    declared = definition.spec.resource_requirements
-    render.print_line(f"before: {format_needs(declared) if declared else 'nothing declared'}")
-    render.print_line(f"after:  {format_needs(wanted)}")
-
-
-def _confirm(name: str) -> None:
-    try:
-        agreed = typer.confirm(f"Change what {name} declares?", err=True)
-    except typer.Abort as error:
-        render.print_message("nobody answered; add --yes to change it without being asked")
-        raise typer.Exit(1) from error
-    if not agreed:
-        render.print_message("nothing was changed")
-        raise typer.Exit(1)

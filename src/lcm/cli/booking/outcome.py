@@ -5,16 +5,14 @@ from datetime import datetime
 
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import ports_label, seat_label
-from lcm.cli.output.follow import FiltersByKind, filter_by_name, follow
+from lcm.cli.output.follow import watch_session
 from lcm.cli.output.nouns import title
 from lcm.cli.output.times import Zone, format_distance, format_for_paste, format_local, format_minutes, format_slot
-from lcm.control.plane.protocol import Plane, ref_of
+from lcm.control.plane.protocol import Plane
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.placement import Explanation
 from lcm.model.kinds.reservation import Reservation, occurrences
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, Waiting
-
-_GOAL_PHASE = SessionPhase.RUNNING
 
 
 def describe_session(
@@ -93,20 +91,16 @@ async def watch_until_running(plane: Plane, session: LabletSession, clock: Clock
     Raise Impossible when it ends before.
     """
     reported: object = None
-    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
-    async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
-        for change in changes:
-            if not isinstance(change.resource, LabletSession):
-                raise connection.Impossible(f"{title(session)} is gone")
-            now = change.resource
-            if (key := _reported_state(now)) != reported:
-                reported = key
-                render.print_text(f"{zone.local(clock.now()):%H:%M:%S} {describe_state(now, clock.now(), zone)}")
-            if now.status.phase is _GOAL_PHASE:
-                _print_addresses(now)
-                return
-            if now.status.phase in SESSION_MACHINE.final:
-                raise connection.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
+    async for now in watch_session(plane, session):
+        if (key := _reported_state(now)) != reported:
+            reported = key
+            render.print_text(f"{zone.local(clock.now()):%H:%M:%S} {describe_state(now, clock.now(), zone)}")
+        if now.status.phase is SessionPhase.RUNNING:
+            _print_addresses(now)
+            return
+        if now.status.phase in SESSION_MACHINE.final:
+            raise connection.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
+    raise connection.Impossible(f"{title(session)} is gone")
 
 
 def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:
@@ -122,7 +116,9 @@ def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:
             ports = "" if status.access_urls else ports_label(session)
             more = ", ".join(filter(None, [status.access_url or "", ends, ports]))
         case SessionPhase.SCHEDULED:
-            more = _describe_place(session)
+            worker = f"on worker {status.worker_name}" if status.worker_name else ""
+            seat = f"seat {seat_label(status.seat)}" if status.seat else ""
+            more = ", ".join(filter(None, [worker, seat]))
         case _:
             more = status.outcome_reason or (status.history[-1].reason if status.history else "")
     return f"{status.phase}: {render.sanitize(more)}" if more else str(status.phase)
@@ -134,13 +130,6 @@ def _print_addresses(session: LabletSession) -> None:
     widest = max(map(render.text_width, addresses), default=0)
     for name, address in sorted(addresses.items()):
         render.print_line(f"  {render.pad(render.sanitize(name), widest)}  {render.sanitize(address)}")
-
-
-def _describe_place(session: LabletSession) -> str:
-    status = session.status
-    worker = f"on worker {status.worker_name}" if status.worker_name else ""
-    seat = f"seat {seat_label(status.seat)}" if status.seat else ""
-    return ", ".join(filter(None, [worker, seat]))
 
 
 def _reported_state(session: LabletSession) -> object:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from lcm.cli.documents.texts import write_document
+from lcm.cli.fleet.audit import read_audit
 from lcm.cli.output import connection, render
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.options import ContextName
@@ -136,21 +137,12 @@ async def _read_extensions(line: "ApiConnection", since: datetime, until: dateti
 
     A day more on each side covers sessions that overlap the span.
     """
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
-    from lcm.control.plane.wire import AuditList  # noqa: PLC0415 - likewise
-
     query = {"since": _format_utc(since - timedelta(days=1)), "until": _format_utc(until + timedelta(days=1))}
-    query |= {"kind": LabletSession.__name__, "limit": "500"}
     found: dict[str, list[datetime]] = {}
-    cursor: str | None = ""
-    while cursor is not None:
-        asked = query | ({"cursor": cursor} if cursor else {})
-        page = read_answer(await line.request("GET", "/api/audit", query=asked), AuditList)
-        for one in page.items:
-            for deed in one.deeds:
-                if deed.verb == "extend":
-                    found.setdefault(deed.name, []).append(one.at)
-        cursor = page.next
+    for one in await read_audit(line, query | {"kind": LabletSession.__name__}):
+        for deed in one.deeds:
+            if deed.verb == "extend":
+                found.setdefault(deed.name, []).append(one.at)
     return found
 
 

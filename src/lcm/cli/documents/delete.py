@@ -14,7 +14,7 @@ from lcm.cli.documents.wait import GONE, parse_duration, wait_until
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import NamedObjects, parse_targets, title, title_of
+from lcm.cli.output.nouns import NamedObjects, missing, parse_targets, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
     ContextName,
@@ -101,7 +101,12 @@ def delete(
     async def work(plane: Plane) -> None:
         refs = [ref for part in parts for ref in await _find_refs(plane, part, namespace, wheres)]
         if chosen and not yes and not dry_run and len(refs) > 1:
-            _confirm(refs)
+            shown = render.join_some([title_of(ref.kind, ref.name) for ref in refs], _SHOWN)
+            render.confirm(
+                f"Delete {len(refs)} objects: {shown}?",
+                without="nobody answered; add --yes to delete without being asked",
+                otherwise="nothing was deleted",
+            )
         if chosen and not refs:
             render.print_message(f"nothing selected in namespace {namespace}")
         await _delete(plane, refs, how)
@@ -130,19 +135,6 @@ def _refs_from_files(files: Sequence[str], *, recursive: bool) -> list[Ref[Any]]
     return sorted(refs, key=lambda ref: _DELETE_ORDER.index(ref.kind))
 
 
-def _confirm(refs: Sequence[Ref[Any]]) -> None:
-    shown = ", ".join(title_of(ref.kind, ref.name) for ref in refs[:_SHOWN])
-    more = f" and {len(refs) - _SHOWN} more" if len(refs) > _SHOWN else ""
-    try:
-        agreed = typer.confirm(f"Delete {len(refs)} objects: {shown}{more}?", err=True)
-    except typer.Abort as error:
-        render.print_message("nobody answered; add --yes to delete without being asked")
-        raise typer.Exit(1) from error
-    if not agreed:
-        render.print_message("nothing was deleted")
-        raise typer.Exit(1)
-
-
 async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -> None:
     """Delete kind by kind, so that with --wait nothing is refused because of objects that are still being deleted."""
     code = 0
@@ -167,13 +159,10 @@ async def _delete_one(plane: Plane, ref: Ref[Any], how: _DeleteOptions) -> Seque
     except Gone:
         if how.ignore_missing:
             return []
-        raise Gone(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}") from None
-    render.print_line(f"{title(left)} {'would be' if how.dry_run else 'is'} {_outcome(left)}")
+        raise missing(ref) from None
+    outcome = f"going ({phase_of(left)})" if left.metadata.finalizers else "gone"
+    render.print_line(f"{title(left)} {'would be' if how.dry_run else 'is'} {outcome}")
     return [ref_of(left)] if left.metadata.finalizers else []
-
-
-def _outcome(left: Resource) -> str:
-    return f"going ({phase_of(left)})" if left.metadata.finalizers else "gone"
 
 
 async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timedelta) -> None:

@@ -99,8 +99,10 @@ class _Query:
         found = [one for part in self.parts for one in await self._find(plane, part)]
         workers = [one for one in found if isinstance(one, LabWorker)] if printer.is_tabular else []
         printer.print_all(found, await _read_telemetry(plane, workers) if len(workers) <= _MOST_MEASURED else None)
-        if missing := self._missing(found):
-            raise Gone(f"there is no {', '.join(missing)} in namespace {self.namespace}")
+        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
+        asked = [(part.noun, name) for part in self.parts for name in part.names]
+        if absent := [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]:
+            raise Gone(f"there is no {', '.join(absent)} in namespace {self.namespace}")
         if not found:
             render.print_message(self._nothing_message())
 
@@ -120,21 +122,16 @@ class _Query:
         if part.names:
             return await self._read_named(plane, part)
         try:
-            return [
-                one for archived in self._archive_choices(part) for one in await self._read_list(plane, part, archived)
-            ]
+            kind, where = part.noun.struct, self.wheres[part.noun]
+            found: list[Resource] = []
+            for archived in (True, False) if self.archived and kind is LabletSession else (False,):
+                page = await read_all(plane, kind, namespace=self.namespace, where=where, archived=archived)
+                found += page.items
         except Forbidden:
             if len(self.parts) < len(NOUNS):
                 raise
             return []  # `all` means everything the caller may see
-
-    def _archive_choices(self, part: NamedObjects) -> Sequence[bool]:
-        """Return which lists to read: the archive before the live one, or only the live one."""
-        return (True, False) if self.archived and part.noun.struct is LabletSession else (False,)
-
-    async def _read_list(self, plane: Plane, part: NamedObjects, archived: bool) -> Sequence[Resource]:  # noqa: FBT001 - which list
-        kind, where = part.noun.struct, self.wheres[part.noun]
-        return (await read_all(plane, kind, namespace=self.namespace, where=where, archived=archived)).items
+        return found
 
     async def _read_named(self, plane: Plane, part: NamedObjects) -> Sequence[Resource]:
         refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]
@@ -145,11 +142,6 @@ class _Query:
             return self.wheres[part.noun]
         by_uid = {one.metadata.uid: one.metadata.name for one in await self._read_named(plane, part)}
         return filter_by_name(*(by_uid.get(name, name) for name in part.names))
-
-    def _missing(self, found: Sequence[Resource]) -> Sequence[str]:
-        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
-        asked = [(part.noun, name) for part in self.parts for name in part.names]
-        return [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]
 
     def _nothing_message(self) -> str:
         what = "objects" if len(self.parts) == len(NOUNS) else ", ".join(part.noun.plural for part in self.parts)

@@ -12,10 +12,9 @@ import typer
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import filter_by_name, follow
-from lcm.cli.output.nouns import Noun, parse_one_target, title_of
+from lcm.cli.output.nouns import Noun, missing, parse_one_target, title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Target, Timeout
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.model.base.errors import Gone
 from lcm.model.base.machine import StateMachine
 from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.registry import Resource
@@ -177,7 +176,7 @@ async def wait_until(
     """
     found: Resource | None = await plane.get(ref)
     if found is None and not goal.is_met(None) and not goal.from_nothing:
-        raise Gone(f"there is no {_title(ref)} in namespace {ref.namespace}")
+        raise missing(ref)
     if found is not None and not goal.is_met(None):
         # An archived object can be read but not watched.
         tell(found)

@@ -1,46 +1,34 @@
 """`lcm sink list|create|delete|test|dead|replay`: who is sent events, and what did not reach them."""
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
-import msgspec
 import typer
 
-from lcm.cli.fleet.events import ListFormat
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import LeafCommand
-from lcm.cli.output.options import ContextName
+from lcm.cli.output.command import LeafCommand, make_group
+from lcm.cli.output.options import ContextName, ListFormat, ListOutput
+from lcm.cli.output.printer import print_json
 from lcm.model.kinds.sink import Format
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from lcm.control.plane.wire import ShownSink
 
-    from lcm.control.plane.transport import ApiConnection
-    from lcm.control.plane.wire import ListedDeadLetter, ShownSink
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-app = typer.Typer(
-    name="sink",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="See and change who is sent events, and send again what did not arrive.",
-)
+_PATH: Final = "/api/sinks"
+app = make_group("sink", "See and change who is sent events, and send again what did not arrive.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
-FormatOption = Annotated[ListFormat, typer.Option("-o", "--output", help="How to write them.")]
 
 
 @app.command("list", cls=LeafCommand)
-def list_(output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
+def list_(output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
     """List the sinks that events are sent to, and the state of each."""
     from lcm.control.plane import wire  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-    found = _request("GET", "", wire.ShownSinks, context).items
+    found = connection.request("GET", _PATH, wire.ShownSinks, context).items
     if output is ListFormat.JSON:
-        _print_json(found)
+        print_json({"items": found}, indent=2)
     elif found:
         headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
         table.print_rows(headings, [_sink_row(one) for one in found], SystemClock().now())
@@ -86,8 +74,7 @@ def create(
         credential=credential,
         enabled=not disabled,
     )
-
-    made = _request("POST", "", wire.ShownSink, context, sink).name
+    made = connection.request("POST", _PATH, wire.ShownSink, context, sink).name
     render.print_line(f"sink {made} created; `lcm sink test {made}` sends it something")
 
 
@@ -96,7 +83,7 @@ def delete(name: Name, context: ContextName = None) -> None:
     """Stop sending to a sink, and delete its dead letters."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    _request("DELETE", _path(name), wire.ShownSink, context)
+    connection.request("DELETE", _path(name), wire.ShownSink, context)
     render.print_line(f"sink {name} deleted")
 
 
@@ -105,23 +92,23 @@ def send_test(name: Name, context: ContextName = None) -> None:
     """Send one test event to a sink; `lcm sink list` shows whether it arrived."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    number = _request("POST", _path(name, "/test"), wire.Queued, context).event_id
+    number = connection.request("POST", _path(name, "/test"), wire.Queued, context).event_id
     render.print_line(f"event {number} is on its way to {name}, after whatever waits before it")
 
 
 @app.command(cls=LeafCommand)
-def dead(name: Name, output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
+def dead(name: Name, output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
     """List the events that a sink did not accept."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     path = _path(name, "/dead-letters")
-    page = _request("GET", path, wire.ListedDeadLetters, context)
+    page = connection.request("GET", path, wire.ListedDeadLetters, context)
     letters = list(page.items)
     while page.next is not None:
-        page = _request("GET", path, wire.ListedDeadLetters, context, cursor=page.next)
+        page = connection.request("GET", path, wire.ListedDeadLetters, context, cursor=page.next)
         letters += page.items
     if output is ListFormat.JSON:
-        _print_json(letters)
+        print_json({"items": letters}, indent=2)
     elif letters:
         now = SystemClock().now()
         rows = [
@@ -157,26 +144,12 @@ def replay(
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     wish = wire.ReplayRequest(event_ids=tuple(events or ()))
-    count = _request("POST", _path(name, "/dead-letters/replay"), wire.Replayed, context, wish).count
+    count = connection.request("POST", _path(name, "/dead-letters/replay"), wire.Replayed, context, wish).count
     render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
 
 
-def _request(
-    method: str, path: str, answer: type[T], context: str | None, body: msgspec.Struct | None = None, **query: str
-) -> T:
-    """Send one request and read the answer."""
-
-    async def work(line: "ApiConnection") -> T:
-        from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
-
-        sent = None if body is None else msgspec.json.encode(body)
-        return read_answer(await line.request(method, f"/api/sinks{path}", query=query, body=sent), answer)
-
-    return connection.with_connection(work, context)
-
-
 def _path(name: str, action: str = "") -> str:
-    return f"/{quote(name, safe='')}{action}"
+    return f"{_PATH}/{quote(name, safe='')}{action}"
 
 
 def _sink_row(sink: "ShownSink") -> tuple[str, ...]:
@@ -199,8 +172,3 @@ def _sink_state(sink: "ShownSink") -> str:
     if sink.status is None:
         return "new"
     return "failing" if sink.status.failures else "ok"
-
-
-def _print_json(found: "Sequence[ShownSink | ListedDeadLetter]") -> None:
-    body = msgspec.json.format(msgspec.json.encode({"items": found}), indent=2)
-    render.print_line(render.escape_json(body.decode()))

@@ -10,10 +10,10 @@ import typer
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import title
+from lcm.cli.output.nouns import naming_missing, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
 from lcm.control.plane.protocol import Drain, License, Pause, Plane, Ref, Resume, Snooze, Undrain, WorkerAction
-from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Refused
+from lcm.model.base.errors import Forbidden, IllegalStep
 from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LicenseFlavour, WorkerPhase, worker_ref
@@ -135,28 +135,17 @@ def _act(
     *,
     dry_run: bool,
 ) -> None:
-    async def work(plane: Plane) -> None:
-        code = 0
-        for name in dict.fromkeys(workers):
-            try:
-                worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
-                render.print_text(outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now()))
-            except (Conflict, Gone, Refused) as error:
-                failure = connection.report_error(error)
-                code = code or failure
-        if dry_run:
-            render.print_message("nothing was done: --dry-run")
-        if code:
-            raise typer.Exit(code)
+    async def act(plane: Plane, name: str) -> str:
+        worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
+        return outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now())
 
-    connection.with_plane(work, context)
+    connection.act_on_each(dict.fromkeys(workers), act, context, dry_run=dry_run)
 
 
 async def _perform(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:
     try:
-        return await plane.act(ref, action, dry_run=dry_run)
-    except Gone:
-        raise Gone(f"there is no worker/{ref.name} in namespace {ref.namespace}") from None
+        with naming_missing(ref):
+            return await plane.act(ref, action, dry_run=dry_run)
     except IllegalStep as error:
         worker = await plane.get(ref)
         if worker is None:
@@ -179,7 +168,8 @@ async def sessions_on_worker(plane: Plane, worker: LabWorker) -> Sequence[Lablet
 
 def _drain_outcome(worker: LabWorker, sessions: Sequence[LabletSession], now: datetime) -> str:
     name, deadline = worker.metadata.name, worker.status.drain_deadline_at
-    then = _after_drain(worker)
+    licence = "" if worker.status.cml.licensed is False else "its licence is given back and "
+    then = f"{licence}its machine is {'terminated' if worker.metadata.deletion_timestamp else 'stopped'}"
     if not sessions:
         return f"{title(worker)} drains: no session is on it, so that {then} now\n  `lcm undrain {name}` cancels"
     until = render.format_relative(deadline, now) if deadline else "they are over"
@@ -187,12 +177,6 @@ def _drain_outcome(worker: LabWorker, sessions: Sequence[LabletSession], now: da
         f"{title(worker)} drains: it takes no new sessions, and waits for {_sessions_text(sessions)} until {until}\n"
         f"  then {then}; `lcm undrain {name}` cancels, `lcm drain {name} --deadline TIME` moves the deadline"
     )
-
-
-def _after_drain(worker: LabWorker) -> str:
-    licence = "" if worker.status.cml.licensed is False else "its licence is given back and "
-    end = "terminated" if worker.metadata.deletion_timestamp else "stopped"
-    return f"{licence}its machine is {end}"
 
 
 def _undrain_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
@@ -243,6 +227,5 @@ def _license_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime
 
 
 def _sessions_text(sessions: Sequence[LabletSession]) -> str:
-    shown = ", ".join(one.metadata.name for one in sessions[:_SHOWN])
-    more = f" and {len(sessions) - _SHOWN} more" if len(sessions) > _SHOWN else ""
-    return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown}{more})"
+    shown = render.join_some([one.metadata.name for one in sessions], _SHOWN)
+    return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown})"

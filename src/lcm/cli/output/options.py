@@ -76,6 +76,14 @@ class Output(StrEnum):
     NAME = "name"
 
 
+class ListFormat(StrEnum):
+    """The format in which a list is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="How to write them.")]
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
@@ -87,6 +95,9 @@ Targets = Annotated[
 Target = Annotated[
     list[str] | None,
     typer.Argument(metavar="KIND NAME", help="One object; KIND/NAME does as well.", autocompletion=complete_targets),
+]
+SessionName = Annotated[
+    list[str], typer.Argument(metavar="[session] NAME", help="A session.", autocompletion=complete_sessions)
 ]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", metavar="NS", help="The objects' namespace.")]
 Selector = Annotated[
@@ -117,6 +128,9 @@ For = Annotated[
 TimeZone = Annotated[
     str, typer.Option("--time-zone", metavar="ZONE", help="Whose clock times are meant: Europe/Berlin; else yours.")
 ]
+Count = Annotated[int, typer.Option("--count", metavar="N", help="How many at a time.", min=1, max=400)]
+Track = Annotated[str, typer.Option("--track", metavar="TRACK", help="Another track than its lab's.")]
+Region = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 __all__ = ["DEFAULT_NAMESPACE"]

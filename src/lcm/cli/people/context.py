@@ -7,20 +7,12 @@ import msgspec
 import typer
 
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import LeafCommand
-from lcm.cli.output.connection import ContextsFile
+from lcm.cli.output.command import LeafCommand, make_group
 from lcm.cli.output.options import ContextName
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Fault, Invalid
 from lcm.system.clock import SystemClock
 
-app = typer.Typer(
-    name="context",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Choose which API to talk to, and as whom.",
-)
+app = make_group("context", "Choose which API to talk to, and as whom.")
 
 
 def complete_contexts(incomplete: str) -> list[str]:
@@ -48,7 +40,7 @@ def list_() -> None:
 @app.command(cls=LeafCommand)
 def use(name: Name) -> None:
     """Make a context the current one."""
-    connection.change_contexts(lambda book: msgspec.structs.replace(book, current=_check_known(book, name)))
+    connection.change_contexts(lambda book: msgspec.structs.replace(book, current=book.check_name(name)))
     render.print_line(f"context {name} is current")
 
 
@@ -83,15 +75,8 @@ def delete(name: Name) -> None:
     connection.change_contexts(
         lambda book: msgspec.structs.replace(
             book,
-            current=None if book.current == _check_known(book, name) else book.current,
+            current=None if book.current == book.check_name(name) else book.current,
             contexts={one: kept for one, kept in book.contexts.items() if one != name},
         )
     )
     render.print_line(f"context {name} deleted")
-
-
-def _check_known(book: ContextsFile, name: str) -> str:
-    if name not in book.contexts:
-        known = ", ".join(sorted(book.contexts)) or "there are none"
-        raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
-    return name

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
-import msgspec
 import typer
 
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import LeafCommand
+from lcm.cli.output.command import LeafCommand, make_group
 from lcm.cli.output.options import ContextName
 from lcm.model.access.identity import Role
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from lcm.control.plane.transport import ApiConnection
-    from lcm.control.plane.wire import SignInLink, TokenInfo, TokenList, TokenMade, TokenRequest
+    from lcm.control.plane.wire import TokenInfo
     from lcm.model.access.identity import AccessToken
     from lcm.model.access.secret import Secret
 
@@ -27,13 +26,7 @@ _PATH: Final = "/api/tokens"
 _NEVER: Final = "never"
 _HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "MADE BY")
 
-app = typer.Typer(
-    name="token",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Make, list and revoke tokens.",
-)
+app = make_group("token", "Make, list and revoke tokens.")
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Whom it is for; yourself, unless you are an administrator.")
 ]
@@ -71,7 +64,7 @@ def create(
         made = TokenMade(token=text.reveal(), info=token_info(token))
     else:
         request = TokenRequest(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
-        made = connection.with_connection(lambda line: _request_token(line, request), context)
+        made = connection.request("POST", _PATH, TokenMade, context, request)
     until = render.format_relative(made.info.expires_at, SystemClock().now()) if made.info.expires_at else _NEVER
     render.print_message(f"token {made.info.id} for {made.info.name}, role {made.info.role}, expires {until}")
     render.print_line(made.token)
@@ -80,14 +73,22 @@ def create(
 @app.command("list", cls=LeafCommand)
 def list_(context: ContextName = None) -> None:
     """List your tokens and browser sessions; administrators see everybody's."""
-    found = connection.with_connection(_list_tokens, context)
+    from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
+
+    found = connection.request("GET", _PATH, TokenList, context)
     table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now())
 
 
 @app.command(cls=LeafCommand)
 def revoke(ids: Ids, context: ContextName = None) -> None:
     """Revoke tokens at once; streams that they opened end too."""
-    connection.with_connection(lambda line: _revoke_tokens(line, ids), context)
+
+    async def work(line: "ApiConnection") -> None:
+        for one in ids:
+            await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
+            render.print_line(f"token {render.sanitize(one)} revoked")
+
+    connection.with_connection(work, context)
 
 
 def _make_offline(
@@ -106,26 +107,6 @@ def _make_offline(
     )
 
 
-async def _request_token(line: "ApiConnection", request: "TokenRequest") -> "TokenMade":
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
-    from lcm.control.plane.wire import TokenMade  # noqa: PLC0415 - likewise
-
-    return read_answer(await line.request("POST", _PATH, body=msgspec.json.encode(request)), TokenMade)
-
-
-async def _list_tokens(line: "ApiConnection") -> "TokenList":
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
-    from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
-
-    return read_answer(await line.request("GET", _PATH), TokenList)
-
-
-async def _revoke_tokens(line: "ApiConnection", ids: list[str]) -> None:
-    for one in ids:
-        await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
-        render.print_line(f"token {render.sanitize(one)} revoked")
-
-
 def _token_row(one: "TokenInfo") -> tuple[str, ...]:
     now = SystemClock().now()
     until = render.format_relative(one.expires_at, now) if one.expires_at else _NEVER
@@ -135,16 +116,11 @@ def _token_row(one: "TokenInfo") -> tuple[str, ...]:
 
 def sign_in(context: ContextName = None) -> None:
     """Print a link with which a browser signs in as you, once and within ten minutes."""
+    from lcm.control.plane.wire import SignInLink  # noqa: PLC0415 - likewise
+
     url = connection.find_context(context).url
-    link = connection.with_connection(_request_link, context)
+    link = connection.request("POST", "/api/sign-in", SignInLink, context)
     render.print_message(
         f"Good once, until {render.format_relative(link.expires_at, SystemClock().now())}. Give it to nobody:"
     )
     render.print_line(url + link.path)
-
-
-async def _request_link(line: "ApiConnection") -> "SignInLink":
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
-    from lcm.control.plane.wire import SignInLink  # noqa: PLC0415 - likewise
-
-    return read_answer(await line.request("POST", "/api/sign-in"), SignInLink)

@@ -22,12 +22,11 @@ import msgspec
 import typer
 
 from lcm.api.routes.access import link_path
-from lcm.cli.documents import lab_files
-from lcm.cli.documents.lab_files import prepare_documents
-from lcm.cli.documents.sources import DocumentSource, GatheredDocuments, gather, message_at_line, trace_faults
+from lcm.cli.documents.lab_files import apply_prepared, prepare_documents
+from lcm.cli.documents.sources import DocumentSource, GatheredDocuments, gather
 from lcm.cli.output import connection, render
 from lcm.cli.output.connection import ContextsFile, StoredContext
-from lcm.cli.output.nouns import Noun, noun_of
+from lcm.cli.output.nouns import noun_of
 from lcm.compose.api import RunningApi
 from lcm.compose.outside import SIM_SECRETS
 from lcm.compose.process import EmbeddedProcess
@@ -66,8 +65,19 @@ async def write_local_context(running: RunningApi, folder: Path) -> LocalContext
     token = _find_token(running, book, place) or await _make_token(running)
     entry = StoredContext(running.url, token.reveal())
     kept = await _choose_name(book, entry, book.own.get(place))
-    connection.change_contexts(lambda latest: _with_context(latest, kept, place, entry))
+    connection.change_contexts(
+        lambda latest: msgspec.structs.replace(
+            latest,
+            current=kept.name if kept.current or not latest.current else latest.current,
+            contexts={**latest.contexts, kept.name: entry},
+            own={**latest.own, place: entry},
+        )
+    )
     return kept
+
+
+def _folder_key(folder: Path) -> str:
+    return str(folder.absolute())
 
 
 async def _choose_name(book: ContextsFile, entry: StoredContext, last: StoredContext | None) -> LocalContext:
@@ -82,10 +92,6 @@ async def _choose_name(book: ContextsFile, entry: StoredContext, last: StoredCon
                 return LocalContext(name, current=not taken)
             taken = True
     raise AssertionError("names do not end")
-
-
-def _folder_key(folder: Path) -> str:
-    return str(folder.absolute())
 
 
 def _candidate_names(url: str) -> Iterator[str]:
@@ -106,15 +112,6 @@ async def _is_answering(url: str) -> bool:
                 writer.close()
     except (OSError, TimeoutError, ValueError):
         return False
-
-
-def _with_context(book: ContextsFile, kept: LocalContext, place: str, entry: StoredContext) -> ContextsFile:
-    return msgspec.structs.replace(
-        book,
-        current=kept.name if kept.current or not book.current else book.current,
-        contexts={**book.contexts, kept.name: entry},
-        own={**book.own, place: entry},
-    )
 
 
 def _find_token(running: RunningApi, book: ContextsFile, place: str) -> Secret | None:
@@ -161,7 +158,7 @@ class FirstDocuments:
             return
         # An earlier start may have died in between: continue it. Objects that exist already stay as they are.
         begun = begun or await begin_setup(store, clock.now())
-        self.outcome = await self._apply_all(it.running.control.plane_for(Caller(name=ADMIN, role=Role.ADMIN)))
+        self.outcome = await self._apply_all(it.running.control.plane_for(_ADMIN_CALLER))
         await finish_setup(store, begun, clock.now())
 
     async def _apply_all(self, plane: Plane) -> str:
@@ -185,12 +182,7 @@ async def _apply_sources(plane: Plane, sources: Sequence[DocumentSource]) -> Seq
     what = prepare_documents(sources, now=SystemClock().now())
     if what.faults:
         raise Invalid(*what.faults)
-    try:
-        return await lab_files.apply_prepared(plane, what, dry_run=False)
-    except Invalid as error:
-        raise Invalid(*trace_faults(error.faults, what.sources)) from error
-    except NoRoom as error:
-        raise NoRoom(message_at_line(str(error), what.sources), why=error.why) from error
+    return await apply_prepared(plane, what, dry_run=False)
 
 
 def read_first_documents(paths: Sequence[str]) -> FirstDocuments | None:
@@ -209,14 +201,11 @@ def read_first_documents(paths: Sequence[str]) -> FirstDocuments | None:
 def count_by_kind(results: Iterable[Applied]) -> str:
     """Return how many objects of each kind there are: `2 pools, 1 definition`."""
     counts = Counter(one.kind for one in results)
-    nouns = ((noun_of(kind), counts[kind]) for kind in KIND_ORDER if counts[kind])
-    return ", ".join(_count_text(noun, count) for noun, count in nouns)
-
-
-def _count_text(noun: Noun, count: int) -> str:
-    if noun.singular == noun.plural:
-        return noun.plural
-    return f"{count} {noun.singular if count == 1 else noun.plural}"
+    texts = []
+    for noun, number in ((noun_of(kind), counts[kind]) for kind in KIND_ORDER if counts[kind]):
+        counted = f"{number} {noun.singular if number == 1 else noun.plural}"
+        texts.append(noun.plural if noun.singular == noun.plural else counted)
+    return ", ".join(texts)
 
 
 _LABEL: Final = 12
