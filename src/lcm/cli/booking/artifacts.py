@@ -28,14 +28,18 @@ def artifacts(
     *,
     download: Annotated[
         str,
-        typer.Option("--download", metavar="PATH", help="Put them into this folder; one file may go to a file, or -."),
+        typer.Option(
+            "--download",
+            metavar="PATH",
+            help="Download to this folder; a single file also to a file, or - (standard output).",
+        ),
     ] = "",
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="FILE", help="Only files of this name; repeatable.")
+        list[str] | None, typer.Option("--only", metavar="FILE", help="Only files with this name; repeatable.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="How to write the list: table, name, json, yaml.")
+        Output, typer.Option("-o", "--output", help="Output format: table, name, json, yaml.")
     ] = Output.TABLE,
     namespace: Namespace = DEFAULT_NAMESPACE,
     context: ContextName = None,
@@ -98,19 +102,21 @@ def _choose_paths(found: Sequence[Artifact], where: str, *, force: bool) -> list
     if folder.is_dir() or where.endswith(os.sep):
         places: list[tuple[str, Path | None]] = [(one.name, folder / _check_file_name(one.name)) for one in found]
     elif len(found) > 1:
-        raise typer.BadParameter(f"{len(found)} files do not go into one; name a folder, or --only one of them")
+        raise typer.BadParameter(f"{len(found)} files need a folder; name a folder, or choose one file with --only")
     else:
         places = [(found[0].name, None if where == "-" else folder)]
     for _, path in places:
         if path is not None and path.exists() and not force:
-            raise typer.BadParameter(f"{path} is there already; --force replaces it", param_hint="--download")
+            raise typer.BadParameter(f"{path} exists already; --force replaces it", param_hint="--download")
     return places
 
 
 def _check_file_name(name: str) -> str:
     """Refuse a name that would lead out of the folder."""
     if name != Path(name).name or name in {"", ".", ".."} or render.UNSAFE.search(name):
-        raise typer.BadParameter(f"{name!r} is no name for a file here; give it one with --only and --download FILE")
+        raise typer.BadParameter(
+            f"{name!r} cannot be used as a file name; choose another with --only and --download FILE"
+        )
     return name
 
 

@@ -86,19 +86,20 @@ def explanation_lines(
 def outcome_sentence(found: Explanation, zone: Zone, *, thought: bool) -> str:
     """Return in a sentence what becomes of a session."""
     slot = f" for {format_slot(found.slot.start, found.slot.end, zone)}" if found.slot else ""
-    seat = f"seat {seat_label(found.seat)}" if found.seat else ""
+    seat = f"planned worker {seat_label(found.seat)}" if found.seat else ""
     where = ", ".join(filter(None, [found.worker and f"worker {found.worker}", seat]))
     match found.outcome:
         case "assign":
             sentence = f"{'would start' if thought else 'can start'} now on {where or 'a worker'}"
         case "scale_up":
-            sentence = (
-                f"{'would wait' if thought else 'waits'} for a machine that is started for it ({where or 'a seat'})"
-            )
+            waits = "would wait" if thought else "waits"
+            sentence = f"{waits} for a machine that is being started ({where or 'a planned worker'})"
         case "promise":
-            sentence = f"{'would be' if thought else 'is'} promised {where or 'a seat'}{'' if thought else slot}"
+            sentence = (
+                f"{'would be' if thought else 'is'} promised {where or 'a planned worker'}{'' if thought else slot}"
+            )
         case "refuse":
-            sentence = "would be refused" if thought else "cannot be placed as things are"
+            sentence = "would be refused" if thought else "cannot be placed at present"
         case "placed":
             sentence = f"is placed on {where or 'a worker'}"
         case "over":
@@ -122,7 +123,12 @@ def _detail_lines(found: Explanation, now: datetime, zone: Zone) -> Iterator[tup
 def _place_lines(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
     shown = found.places if whole else found.places[:MOST_PLACES]
     rows = [
-        (render.sanitize(one.place), one.kind, "yes" if one.fits else "no", _earliest(one.earliest, now, zone))
+        (
+            render.sanitize(one.place),
+            "planned worker" if one.kind == "seat" else one.kind,
+            "yes" if one.fits else "no",
+            _earliest(one.earliest, now, zone),
+        )
         for one in shown
     ]
     widths = [
@@ -182,13 +188,15 @@ def explain(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[session] NAME", help="A session; or `definition NAME`.", autocompletion=options.complete_sessions
+            metavar="[session] NAME",
+            help="Name of a session; or `definition NAME`.",
+            autocompletion=options.complete_sessions,
         ),
     ] = None,
     *,
     definition: Annotated[
         str,
-        typer.Option("--definition", metavar="NAME", help="A lab that somebody only thinks of booking."),
+        typer.Option("--definition", metavar="NAME", help="Explain a booking of this lab without making it."),
     ] = "",
     at: At = None,
     span: For = None,
@@ -198,18 +206,20 @@ def explain(
     time_zone: TimeZone = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="How to write it; wide leaves no place out.")
+        Output, typer.Option("-o", "--output", help="Output format; wide shows every place.")
     ] = Output.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Explain why a session is where it is, or what it waits for; with --definition, what would become of a booking."""
+    """Explain why a session is where it is, or what it waits for; with --definition, what a booking would get."""
     if output is Output.NAME:
         raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
     zone, now = find_zone(time_zone) if time_zone else terminal_zone(), SystemClock().now()
     lab = definition or _named_definition(words or [])
     if not lab:
         if at or span or track or region or count > 1:
-            raise typer.BadParameter("--at, --for and the like go with --definition", param_hint="--definition")
+            raise typer.BadParameter(
+                "--at, --for, --count, --track and --region need --definition", param_hint="--definition"
+            )
         ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words or [], _USAGE), namespace)
         connection.with_plane(lambda plane: _explain_session(plane, ref, zone, output), context)
         return

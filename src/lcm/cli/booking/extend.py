@@ -33,7 +33,7 @@ def extend(
         list[str],
         typer.Argument(
             metavar="[session] NAME TIME",
-            help="A session, and by how much: 30m, 1h.",
+            help="Name of a session, and how much longer: 30m, 1h.",
             autocompletion=options.complete_sessions,
         ),
     ],
@@ -42,7 +42,7 @@ def extend(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Make a session end later. It keeps its planned worker for longer; if it is refused, it stays as it is."""
+    """Make a session end later. It keeps its planned worker. If that is not free, the session stays as it is."""
     if len(words) < _MIN_WORDS:
         raise typer.BadParameter(f"how much longer? {_USAGE}", param_hint="NAME TIME")
     ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words[:-1], _USAGE), namespace)
@@ -67,7 +67,7 @@ def parse_session_name(words: list[str], usage: str) -> str:
         return words[0]
     noun, name = parse_one_target(words)
     if noun.struct is not LabletSession:
-        raise typer.BadParameter(f"a {noun.singular} is not meant here; {usage}", param_hint="KIND")
+        raise typer.BadParameter(f"a {noun.singular} cannot be used here; {usage}", param_hint="KIND")
     return name
 
 
@@ -81,7 +81,7 @@ async def _extend(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_ru
             raise
         again = f"`lcm book {session.spec.definition}` books another"
         raise IllegalStep(
-            f"{title(session)} is {session.status.phase}: it ends or has ended, so that it is not extended; {again}"
+            f"{title(session)} is {session.status.phase}: it is ending or has ended and cannot be extended; {again}"
         ) from error
 
 
@@ -93,12 +93,12 @@ def cancel(
         list[str],
         typer.Argument(
             metavar="[KIND] NAME…",
-            help="Sessions by name; or `reservation NAME…`, KIND/NAME.",
+            help="Names of sessions; or `reservation NAME…`, KIND/NAME.",
             autocompletion=options.complete_sessions,
         ),
     ],
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for those who look it up.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason for the cancellation.")] = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
@@ -128,18 +128,20 @@ def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:
     for part in parts:
         if part.noun.struct not in {LabletSession, Reservation}:
             advice = f"`lcm delete {part.noun.singular} {part.names[0]}` removes it"
-            raise typer.BadParameter(f"a {part.noun.singular} is no booking; {advice}", param_hint="KIND")
+            raise typer.BadParameter(f"a {part.noun.singular} is not a booking; {advice}", param_hint="KIND")
     return parts
 
 
 def _session_outcome(session: LabletSession) -> str:
     name, status = session.metadata.name, session.status
     if status.outcome is not SessionPhase.TERMINATED:
-        return f"{title(session)} is {status.phase}: there is nothing to cancel any more"
+        return f"{title(session)} is {status.phase}: there is nothing left to cancel"
     if status.phase in SESSION_MACHINE.final:
-        return f"{title(session)} is cancelled: nothing of it is on a worker"
+        return f"{title(session)} is cancelled: it has nothing on a worker"
     wait = f"`lcm wait session {name} --for phase=TERMINATED` waits for it"
-    return f"{title(session)} ends: what is on its worker is collected and removed first ({status.phase}); {wait}"
+    return (
+        f"{title(session)} is ending: its lab is collected and removed from its worker first ({status.phase}); {wait}"
+    )
 
 
 def _reservation_outcome(left: Reservation) -> str:
@@ -148,7 +150,7 @@ def _reservation_outcome(left: Reservation) -> str:
         return f"{title(left)} is gone"
     sessions = f"{held} session{'' if held == 1 else 's'}"
     wait = f"`lcm wait reservation {name} --for delete` waits for it"
-    return f"{title(left)} is being cancelled: {sessions} of it end, and their seats are let go; {wait}"
+    return f"{title(left)} is being cancelled: its {sessions} end, and their planned workers become free; {wait}"
 
 
 async def _missing_message(plane: Plane, ref: Ref[Any]) -> str:

@@ -20,10 +20,10 @@ def describe_session(
 ) -> str:
     """Return what a session that was just booked was promised, in words."""
     spec, status, name = session.spec, session.status, session.metadata.name
-    follow_it = "" if dry_run else f"; `lcm explain session {name}` tells more"
+    follow_it = "" if dry_run else f"; `lcm explain session {name}` shows more"
     if spec.timeslot_start and spec.timeslot_end:
         slot = format_slot(spec.timeslot_start, spec.timeslot_end, zone)
-        promised = f"promised, seat {seat_label(status.seat)}" if status.seat else "booked"
+        promised = f"promised, planned worker {seat_label(status.seat)}" if status.seat else "booked"
         verb = "would be" if dry_run else "is"
         return f"{title(session)} {verb} {promised}: {slot} ({format_distance(spec.timeslot_start, now)}){follow_it}"
     long = format_minutes(spec.duration_minutes or 0)
@@ -36,15 +36,17 @@ def describe_start(answer: Explanation | None, now: datetime, zone: Zone, *, dry
         return "starts as soon as there is room"
     why = answer.decision.reason if answer.decision else answer.reason
     estimate = f": {describe_waiting(answer.waiting, now, zone) if answer.waiting else why}"
-    where = answer.worker or (f"seat {seat_label(answer.seat)}" if answer.seat else "a worker")
+    where = answer.worker or (f"planned worker {seat_label(answer.seat)}" if answer.seat else "a worker")
     match answer.outcome:
         case "assign" | "placed":
             return f"{'would start' if dry_run else 'starts'} now on {where}"
         case "scale_up":
-            return f"{'would wait' if dry_run else 'waits'} for a machine that is started for it ({where}){estimate}"
+            return f"{'would wait' if dry_run else 'waits'} for a machine that is being started ({where}){estimate}"
         case "refuse":
             remedy = f"; {answer.remedy}" if answer.remedy else ""
-            return f"{'would wait' if dry_run else 'waits'}, and could not start as things are: {answer.reason}{remedy}"
+            return (
+                f"{'would wait' if dry_run else 'waits'}, because it cannot start at present: {answer.reason}{remedy}"
+            )
     return f"{'would wait' if dry_run else 'waits'}{estimate}"
 
 
@@ -58,9 +60,9 @@ def describe_reservation(reservation: Reservation, now: datetime, zone: Zone, *,
     again = ""
     if spec.recurrence:
         each = f"{spec.count} at a time, " if spec.count > 1 else ""
-        again = f"; {each}{len(slots)} times until {spec.recurrence.until} by the clocks of {spec.recurrence.time_zone}"
+        again = f"; {each}{len(slots)} times until {spec.recurrence.until} in {spec.recurrence.time_zone} time"
     verb = "would be" if dry_run else "is"
-    follow_it = "" if dry_run else f"; `lcm describe reservation {name}` tells more"
+    follow_it = "" if dry_run else f"; `lcm describe reservation {name}` shows more"
     return (
         f"{title(reservation)} {verb} {promised}, {total} sessions of {spec.definition}:"
         f" {format_slot(start, end, zone)} ({format_distance(start, now)}){again}{follow_it}"
@@ -73,7 +75,7 @@ def describe_waiting(waiting: Waiting, now: datetime, zone: Zone) -> str:
     about = (
         f", starts about {format_local(start, zone)} ({format_distance(start, now)})" if start else ", start not known"
     )
-    return f"number {waiting.queue_position} in line{about}: {waiting.basis}"
+    return f"number {waiting.queue_position} in the queue{about}: {waiting.basis}"
 
 
 def format_free_slots(slots: Sequence[tuple[datetime, datetime]], now: datetime, zone: Zone) -> Iterator[str]:
@@ -117,7 +119,7 @@ def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:
             more = ", ".join(filter(None, [status.access_url or "", ends, ports]))
         case SessionPhase.SCHEDULED:
             worker = f"on worker {status.worker_name}" if status.worker_name else ""
-            seat = f"seat {seat_label(status.seat)}" if status.seat else ""
+            seat = f"planned worker {seat_label(status.seat)}" if status.seat else ""
             more = ", ".join(filter(None, [worker, seat]))
         case _:
             more = status.outcome_reason or (status.history[-1].reason if status.history else "")

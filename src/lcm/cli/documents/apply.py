@@ -44,14 +44,17 @@ def apply(
     as_definition: Annotated[
         str,
         typer.Option(
-            "--as-definition", metavar="NAME[:VERSION]", help="Make a definition of a lab file; else version 1.0.0."
+            "--as-definition",
+            metavar="NAME[:VERSION]",
+            help="Create a definition from a lab file; default version: 1.0.0.",
         ),
     ] = "",
     track: Annotated[
-        str, typer.Option("--track", metavar="TRACK", help="With --as-definition: whose workers it runs on.")
+        str,
+        typer.Option("--track", metavar="TRACK", help="With --as-definition: the track of the workers that run it."),
     ] = "",
     activate: Annotated[
-        bool, typer.Option("--activate", help="With --as-definition: let it be booked; else it is a draft.")
+        bool, typer.Option("--activate", help="With --as-definition: make it bookable; without it, a draft.")
     ] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
@@ -59,10 +62,10 @@ def apply(
 ) -> None:
     """Create or change objects from files.
 
-    All documents are checked before any is written; each fault is shown with its file and line. A definition may name
+    All documents are checked before any is written; each error is shown with its file and line. A definition may name
     its lab by a path relative to its own file, such as labs/basics.yaml: that file is uploaded. Without such a
-    document, `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself. A booking's slot
-    may be relative to now, such as `timeslot_start: +10m`; once the booking exists, it keeps the times it got.
+    document, `lcm apply -f basics.yaml --as-definition basics` creates a definition from the lab itself. A booking's
+    slot may be relative to now, such as `timeslot_start: +10m`; once the booking exists, it keeps its times.
     """
     if not files:
         raise typer.BadParameter("name a file, a folder, or - for standard input", param_hint="-f")
@@ -72,17 +75,19 @@ def apply(
         publish(files, wanted, context, dry_run=dry_run)
         return
     if track or activate or namespace != DEFAULT_NAMESPACE:
-        raise typer.BadParameter("--track, --activate and --namespace go with it", param_hint="--as-definition")
+        raise typer.BadParameter(
+            "--track, --activate and --namespace need --as-definition", param_hint="--as-definition"
+        )
     found = gather(files, recursive=recursive)
     if not found.sources and not found.faults:
-        how = f"`lcm apply -f {found.labs[0]} --as-definition NAME` makes a definition of it" if found.labs else ""
-        lab = f", but a lab: {how}" if found.labs else ""
-        raise typer.BadParameter(f"there is no document in what was given{lab}", param_hint="-f")
+        how = f"`lcm apply -f {found.labs[0]} --as-definition NAME` creates a definition from it" if found.labs else ""
+        lab = f", only a lab: {how}" if found.labs else ""
+        raise typer.BadParameter(f"the files contain no document{lab}", param_hint="-f")
     what = prepare_documents(found.sources, now=SystemClock().now())
     used = {Path(lab.file).resolve() for lab in what.labs.values()}
     for file in found.labs:
         if Path(file).resolve() not in used:
-            render.print_message(f"{file} is a lab and no document: left out, for no definition given here names it")
+            render.print_message(f"{file} is a lab, not a document: ignored, because no definition here names it")
     if found.faults or what.faults:
         raise Invalid(*_collect_faults(found, what, context))
     if len(what.sources) > LONGEST_APPLY:
@@ -96,7 +101,7 @@ def apply_documents(what: PreparedDocuments, context: str | None, *, dry_run: bo
         return connection.with_plane(lambda plane: apply_prepared(plane, what, dry_run=dry_run), context)
     except (connection.NoContext, Later) as error:
         if faults := list(check_locally(what.sources)):
-            render.print_message("the API could not be asked, so this was checked here only")
+            render.print_message("the API could not be reached, so the files were checked here only")
             raise Invalid(*faults) from error
         raise
     except Conflict as error:
@@ -166,7 +171,7 @@ def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None
     """Upload a lab file, apply a definition made of it, and print what was derived."""
     found = list(read_files(files, recursive=False))
     if len(found) != 1:
-        raise typer.BadParameter(f"name one lab file; these are {len(found)}", param_hint="-f")
+        raise typer.BadParameter(f"name one lab file, not {len(found)}", param_hint="-f")
     file, data = found[0]
     ref = Ref(LabletDefinition, wanted.name, wanted.namespace)
     before = connection.with_plane(lambda plane: plane.get(ref), context)
@@ -182,7 +187,7 @@ def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None
         render.print_text(f"  {label + ':':<{_LABEL}}{text}")
     if spec.get("state", "draft") == "draft":
         render.print_message(
-            f"a draft cannot be booked: repeat it with --activate once {wanted.name} is as it should be"
+            f"a draft cannot be booked: repeat the command with --activate when {wanted.name} is ready"
         )
 
 

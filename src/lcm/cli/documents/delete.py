@@ -70,13 +70,13 @@ def delete(
     recursive: Recursive = False,
     selector: Selector = "",
     field_selector: FieldSelector = "",
-    every: Annotated[bool, typer.Option("--all", help="All objects of the kind in the namespace.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Delete all objects of the kind in the namespace.")] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until they are gone.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the objects are gone.")] = False,
     timeout: Timeout = "10m",
     ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="What is not there is no error.")
+        bool, typer.Option("--ignore-not-found", help="Do not fail if an object does not exist.")
     ] = False,
     dry_run: DryRun = False,
     context: ContextName = None,
@@ -88,14 +88,14 @@ def delete(
     how = _DeleteOptions(dry_run, wait, parse_duration(timeout), ignore_not_found)
     chosen = bool(selector or field_selector or every)
     if files and (targets or chosen):
-        raise typer.BadParameter("-f excludes kinds, names and selectors", param_hint="-f")
+        raise typer.BadParameter("-f cannot be used with kinds, names or selectors", param_hint="-f")
     if files:
         refs = _refs_from_files(files, recursive=recursive)
         connection.with_plane(lambda plane: _delete(plane, refs, how), context)
         return
     parts = parse_targets(targets or [])
     if chosen == any(part.names for part in parts):
-        raise typer.BadParameter("give names, or -l, --field-selector or --all", param_hint="NAME")
+        raise typer.BadParameter("name objects, or use -l, --field-selector or --all", param_hint="NAME")
     wheres = {part.noun.struct: parse_filter(part.noun, selector, field_selector) for part in parts}
 
     async def work(plane: Plane) -> None:
@@ -104,11 +104,11 @@ def delete(
             shown = render.join_some([title_of(ref.kind, ref.name) for ref in refs], _SHOWN)
             render.confirm(
                 f"Delete {len(refs)} objects: {shown}?",
-                without="nobody answered; add --yes to delete without being asked",
+                without="no answer; add --yes to delete without confirmation",
                 otherwise="nothing was deleted",
             )
         if chosen and not refs:
-            render.print_message(f"nothing selected in namespace {namespace}")
+            render.print_message(f"no object matches in namespace {namespace}")
         await _delete(plane, refs, how)
 
     connection.with_plane(work, context)
@@ -131,7 +131,7 @@ def _refs_from_files(files: Sequence[str], *, recursive: bool) -> list[Ref[Any]]
     named_in = [identity(source.value) for source in found.sources]
     refs = [Ref(KINDS[who[0]].struct, who[2], who[1]) for who in named_in if who and who[0] in KINDS]
     if not refs:
-        raise typer.BadParameter("there is no document in what was given", param_hint="-f")
+        raise typer.BadParameter("the files contain no document", param_hint="-f")
     return sorted(refs, key=lambda ref: _DELETE_ORDER.index(ref.kind))
 
 
@@ -160,8 +160,9 @@ async def _delete_one(plane: Plane, ref: Ref[Any], how: _DeleteOptions) -> Seque
         if how.ignore_missing:
             return []
         raise missing(ref) from None
-    outcome = f"going ({phase_of(left)})" if left.metadata.finalizers else "gone"
-    render.print_line(f"{title(left)} {'would be' if how.dry_run else 'is'} {outcome}")
+    verb = "would be" if how.dry_run else "is being" if left.metadata.finalizers else "is"
+    phase = f" ({phase_of(left)})" if left.metadata.finalizers else ""
+    render.print_line(f"{title(left)} {verb} deleted{phase}")
     return [ref_of(left)] if left.metadata.finalizers else []
 
 
@@ -175,4 +176,4 @@ async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timede
                 left.pop(0)
     except TimeoutError as error:
         names = ", ".join(title_of(ref.kind, ref.name) for ref in left)
-        raise connection.WaitTimedOut(f"still going after {render.format_span(limit)}: {names}") from error
+        raise connection.WaitTimedOut(f"not gone after {render.format_span(limit)}: {names}") from error

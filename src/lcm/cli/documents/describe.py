@@ -63,10 +63,10 @@ def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]
     history = resource.status.history
     machine = KINDS[resource.kind].machine
     if machine is None:
-        yield f"{title(resource)} has no phases; it was made {render.format_age(resource.metadata.created_at, now)} ago"
+        yield f"{title(resource)} has no phases; created {render.format_age(resource.metadata.created_at, now)} ago"
         return
     if len(history) == HISTORY_LIMIT:
-        yield f"(what was before the last {HISTORY_LIMIT} changes is forgotten)"
+        yield f"(only the last {HISTORY_LIMIT} changes are kept)"
     over = bool(history) and history[-1].phase in machine.final
     for change, later in zip_longest(history, history[1:]):
         lasted = "" if over else f"{render.format_span(now - change.at)}…"
@@ -79,7 +79,7 @@ def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]
         then = f"then {what.target}" if what.target else "then an alert is raised"
         yield from render.wrap_text(f"may last until {render.format_relative(moment, now)}, {then}: {what.why}", most)
     if resource.metadata.deletion_timestamp:
-        yield f"asked to go {render.format_age(resource.metadata.deletion_timestamp, now)} ago"
+        yield f"deletion requested {render.format_age(resource.metadata.deletion_timestamp, now)} ago"
 
 
 def _change_lines(change: PhaseChange, lasted: str, most: int, colour: str | None) -> Iterator[str]:
@@ -140,7 +140,7 @@ def session_lines(session: LabletSession, now: datetime) -> Iterator[LabelledTex
             f"{render.format_moment(claim.start)} to {render.format_moment(claim.end)}, with start-up and clean-up",
         )
     if status.cost_usd is not None:
-        yield "Cost", f"{status.cost_usd} USD: its share of its worker while it was there"
+        yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
     yield "Definition", spec.definition
     yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
 
@@ -159,7 +159,7 @@ def reservation_lines(reservation: Reservation, now: datetime) -> Iterator[Label
 
 
 def _held_text(held: ReservationClaim) -> str:
-    seat = f", seat {seat_label(held.seat)}" if held.seat else ""
+    seat = f", planned worker {seat_label(held.seat)}" if held.seat else ""
     made = f", session {held.session}" if held.session else ""
     return (
         f"{held.number}: {render.format_moment(held.claim.start)} to {render.format_moment(held.claim.end)}{seat}{made}"
@@ -176,7 +176,7 @@ def _connection_lines(session: LabletSession) -> Iterator[LabelledText]:
     if status.worker_name:
         yield "Worker", status.worker_ref or status.worker_name
     if status.seat:
-        yield "Seat", f"{seat_label(status.seat)}, whichever worker fills it"
+        yield "Planned on", f"planned worker {seat_label(status.seat)}, whichever worker fills it"
 
 
 _DECISIONS: Final = 3
@@ -277,9 +277,9 @@ def _metadata_lines(resource: Resource, now: datetime) -> Iterator[LabelledText]
     if meta.created_at:
         yield "Created", render.format_relative(meta.created_at, now)
     if meta.deletion_timestamp:
-        yield "Deleted", render.format_relative(meta.deletion_timestamp, now) + ", not gone yet"
+        yield "Deleted", render.format_relative(meta.deletion_timestamp, now) + ", not complete yet"
     if meta.owner:
-        yield "Made by", f"{meta.owner.kind} {meta.owner.name}"
+        yield "Created by", f"{meta.owner.kind} {meta.owner.name}"
     yield "Revision", f"{meta.resource_version}, generation {meta.generation}"
     yield "Uid", meta.uid
 

@@ -87,8 +87,8 @@ def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
     if status.drain_deadline_at and status.phase is WorkerPhase.DRAINING:
         yield "Drain until", render.format_relative(status.drain_deadline_at, now)
     if status.failure:
-        again = f"; tried again {render.format_relative(status.retry_at, now)}" if status.retry_at else ""
-        yield "Failure", f"{status.failure}, {status.retry_count} so far{again}"
+        again = f"; next try {render.format_relative(status.retry_at, now)}" if status.retry_at else ""
+        yield "Failure", f"{status.failure}, {status.retry_count} retries so far{again}"
     if status.unhealthy_since:
         yield "Unhealthy", f"for {render.format_age(status.unhealthy_since, now)}"
     if status.pause_count or status.resume_count:
@@ -97,7 +97,7 @@ def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
 
 def _idle_lines(idle: IdleVerdict | None, now: datetime, *, enabled: bool) -> Iterator[LabelledText]:
     if not enabled:
-        yield "Idle", "never paused for it: idle.enabled is false"
+        yield "Idle", "never paused for being idle: idle.enabled is false"
     if idle is None:
         return
     pause = f"; pauses {render.format_relative(idle.pause_at, now)}" if idle.pause_at else ""
@@ -134,7 +134,7 @@ def _source_line(source: str, figures: Iterable[str], at: datetime | None, now: 
 
 
 def _age_text(at: datetime, now: datetime) -> str:
-    return f"{render.format_age(at, now)} ago" + (", which is old" if now - at > STALE_AFTER else "")
+    return f"{render.format_age(at, now)} ago" + (", out of date" if now - at > STALE_AFTER else "")
 
 
 def _percent(name: str, value: float | None) -> str:
@@ -159,11 +159,11 @@ def _cost(intervals: Sequence[BillingInterval], now: datetime) -> Iterator[str]:
     if not intervals:
         return
     known = [usd for one in intervals if (usd := one.usd(now)) is not None]
-    unknown = "" if len(known) == len(intervals) else " and what has no price"
+    unknown = "" if len(known) == len(intervals) else " plus machines without a known price"
     last = intervals[-1]
     rate = "price not known" if last.usd_hourly is None else f"{last.usd_hourly:.2f} USD an hour now ({last.state})"
     if last.until is not None and last.until < now:
-        rate = "nothing more now"
+        rate = "no cost at present"
     yield f"{sum(known, Decimal(0)):.2f} USD so far{unknown}, {rate}"
 
 

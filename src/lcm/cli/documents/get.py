@@ -33,10 +33,10 @@ def get(
     selector: Selector = "",
     field_selector: FieldSelector = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
-    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of every namespace.")] = False,
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
-    archived: Annotated[bool, typer.Option("--all", help="The sessions in the archive as well.")] = False,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on and print what changes, until Ctrl-C.")] = False,
+    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of all namespaces.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.TABLE,
+    archived: Annotated[bool, typer.Option("--all", help="Include archived sessions.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Keep printing changes until Ctrl-C.")] = False,
     begin: calendar.From = None,
     days: calendar.Days = None,
     hours: calendar.Hours = None,
@@ -47,19 +47,21 @@ def get(
 
     `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
     Sessions that ended more than a day ago are in the archive: `lcm get sessions --all`.
-    `lcm get calendar --days 7` shows planned workers against time.
+    `lcm get calendar --days 7` shows when each planned worker is booked.
     """
     span = calendar.CalendarOptions(begin, days, hours, pool)
     if [word.lower() for word in targets or []] == [CALENDAR]:
         if selector or field_selector or watch or archived:
-            raise typer.BadParameter("the calendar takes --from, --days, --hours and --pool", param_hint=CALENDAR)
+            raise typer.BadParameter(
+                "the calendar accepts only --from, --days, --hours and --pool", param_hint=CALENDAR
+            )
         calendar.print_calendar(span, None if all_namespaces else namespace, output, context)
         return
     if span != calendar.CalendarOptions():
-        raise typer.BadParameter("--from, --days, --hours and --pool go with `lcm get calendar`", param_hint="KIND")
+        raise typer.BadParameter("--from, --days, --hours and --pool need `lcm get calendar`", param_hint="KIND")
     parts = parse_targets(targets or [])
     if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
-        raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")
+        raise typer.BadParameter("names cannot be used with -l, --field-selector or -A", param_hint="NAME")
     wheres = {part.noun: parse_filter(part.noun, selector, field_selector) for part in parts}
     if archived and watch:
         raise typer.BadParameter("nothing changes in the archive: leave out --watch", param_hint="--all")

@@ -287,11 +287,11 @@ def _read_lab_bytes(source: DocumentSource, file: str) -> bytes:
         with Path(file).open("rb") as opened:
             return opened.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        remedy = "correct the path, which begins beside this file, or give an address such as s3://bucket/key"
+        remedy = "correct the path, which is relative to this file, or use an address such as s3://bucket/key"
         raise Invalid(source.locate_fault(Fault(_URI, f"there is no file {file}", remedy))) from error
     except (OSError, ValueError) as error:
         problem = f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise Invalid(source.locate_fault(Fault(_URI, problem, "have it made readable"))) from error
+        raise Invalid(source.locate_fault(Fault(_URI, problem, "make it readable"))) from error
 
 
 def _with_address(source: DocumentSource, uri: str, digest: str) -> DocumentSource:

@@ -130,7 +130,7 @@ def _report_duplicates(found: GatheredDocuments) -> None:
             kept.append(source)
             continue
         there = f"{before.file}:{before.written.line_of('metadata.name')}"
-        problem = f"{who[0]} {who[2]} stands also at {there}" if who else ""
+        problem = f"{who[0]} {who[2]} is also at {there}" if who else ""
         found.faults.append(source.locate_fault(Fault("metadata.name", problem, "keep one of them")))
     found.sources = kept
 

@@ -46,7 +46,7 @@ _WORDING: Final[Mapping[FlawKind, tuple[str, str]]] = {
     "tag": ("a tag", "remove it, or put text that begins with ! in quotes"),
     "merge key": ("a merge key `<<`", "write the entries out"),
     "key": ("a key that is a list or a mapping", "use text as a key"),
-    "duplicate": ("the key {quoted} stands here twice, first on line {flaw.first_line}", "remove one of them"),
+    "duplicate": ("the key {quoted} occurs twice, first on line {flaw.first_line}", "remove one of them"),
 }
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUTHS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}

@@ -22,12 +22,15 @@ _SHOWN: Final = 3
 
 
 Since = Annotated[
-    str, typer.Option("--since", metavar="TIME", help="How long ago at most: 90m, 24h, 7d; a moment; or all.")
+    str,
+    typer.Option(
+        "--since", metavar="TIME", help="Start: 90m, 24h or 7d ago; a time such as 2026-12-01T09:00Z; or all."
+    ),
 ]
-Until = Annotated[str, typer.Option("--until", metavar="TIME", help="How long ago at least, or a moment.")]
-Who = Annotated[str, typer.Option("--who", metavar="NAME", help="What this caller did only.")]
-OfKind = Annotated[str, typer.Option("--kind", metavar="KIND", help="What was done to this kind only: LabWorker, …")]
-OfName = Annotated[str, typer.Option("--name", metavar="NAME", help="What was done to things of this name only.")]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="End, in the same form; default: now.")]
+Who = Annotated[str, typer.Option("--who", metavar="NAME", help="Only changes by this caller.")]
+OfKind = Annotated[str, typer.Option("--kind", metavar="KIND", help="Only changes of this kind: LabWorker, …")]
+OfName = Annotated[str, typer.Option("--name", metavar="NAME", help="Only changes of objects with this name.")]
 
 
 def audit(
@@ -40,7 +43,7 @@ def audit(
     output: ListOutput = ListFormat.TABLE,
     context: ContextName = None,
 ) -> None:
-    """List who wrote what, when and from where, newest last. For administrators."""
+    """List who changed what, when and from where, newest last. For administrators."""
     asked = {
         "since": "" if since == "all" else _parse_moment(since, "--since"),
         "until": _parse_moment(until, "--until"),
@@ -56,7 +59,7 @@ def audit(
     elif found:
         table.print_rows(_HEADINGS, map(_row, found), SystemClock().now())
     else:
-        render.print_message("nothing was written in this time")
+        render.print_message("nothing was changed in this time")
 
 
 async def read_audit(line: "ApiConnection", query: Mapping[str, str]) -> Sequence["AuditRecord"]:

@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from lcm.control.plane.wire import ListedEvent
 
 
-_RESET: Final = (
-    "some events may be missing: history was lost, because of a restore or because we were away for too long"
-)
-_NO_EVENTS: Final = "nothing happened lately that you may see; --follow waits for it"
+_RESET: Final = "some events may be missing: the history was lost by a restore, or the connection was lost for too long"
+_NO_EVENTS: Final = "no recent events that you may see; --follow waits for new ones"
 _MOST_EVENTS: Final = 1000
 
 
 def events(
     *,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Tell what happens from now on, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new events until Ctrl-C.")] = False,
     types: Annotated[
         str,
-        typer.Option("--types", metavar="TYPES", help="Only these types, with commas between; worker.* is a family."),
+        typer.Option("--types", metavar="TYPES", help="Only these types, separated by commas, such as worker.*."),
     ] = "",
-    session: Annotated[str, typer.Option("--session", metavar="ID", help="Only about the session of this uid.")] = "",
-    worker: Annotated[str, typer.Option("--worker", metavar="ID", help="Only about the worker of this uid.")] = "",
+    session: Annotated[
+        str, typer.Option("--session", metavar="ID", help="Only events of the session with this uid.")
+    ] = "",
+    worker: Annotated[
+        str, typer.Option("--worker", metavar="ID", help="Only events of the worker with this uid.")
+    ] = "",
     definition: Annotated[
-        str, typer.Option("--definition", metavar="NAME", help="Only about sessions of this definition.")
+        str, typer.Option("--definition", metavar="NAME", help="Only events of sessions of this definition.")
     ] = "",
-    owner: Annotated[str, typer.Option("--owner", metavar="NAME", help="Only about what belongs to this person.")] = "",
+    owner: Annotated[str, typer.Option("--owner", metavar="NAME", help="Only events of this person's objects.")] = "",
     after: Annotated[
-        str, typer.Option("--after", metavar="EVENT", help="Only what came after the event of this id.")
+        str, typer.Option("--after", metavar="EVENT", help="Only events after the one with this id.")
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=_MOST_EVENTS, help="So many at most, without --follow.")
+        int, typer.Option("--limit", min=1, max=_MOST_EVENTS, help="Largest number of events, without --follow.")
     ] = 50,
     output: ListOutput = ListFormat.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Show what happened lately, or with --follow what happens from now on."""
+    """Show recent events, or follow new ones with --follow."""
     from lcm.control.plane import client_streams  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
     selection = client_streams.EventSelection(

@@ -16,25 +16,25 @@ from lcm.model.money.licences import LicenceLedger, SeatState
 from lcm.model.telemetry.alert import Severity
 from lcm.system.clock import SystemClock
 
-app = make_group("licenses", "List licence seats, and free orphaned ones.", alone=True)
+app = make_group("licenses", "List licence seats; free orphaned ones.", alone=True)
 
 
 @app.callback()
 def licenses(ctx: typer.Context, output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
-    """List licence seats, and free orphaned ones."""
+    """List licence seats; free orphaned ones."""
     if ctx.invoked_subcommand is None:
         _show_ledger(output, context)
 
 
 @app.command("list", cls=LeafCommand)
 def list_(output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
-    """List tokens with their seats, and who holds which."""
+    """List licence tokens, their seats and the workers that hold them."""
     _show_ledger(output, context)
 
 
 @app.command(cls=LeafCommand)
 def free(
-    worker: Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id, as the list shows it.")],
+    worker: Annotated[str, typer.Argument(metavar="WORKER_ID", help="Id of the worker, as shown by `lcm licenses`.")],
     context: ContextName = None,
 ) -> None:
     """Record that you freed an orphaned seat at the licence server.
@@ -70,7 +70,7 @@ def _print_ledger(ledger: LicenceLedger) -> None:
     ]
     table.print_rows(("TOKEN", "USED", "FREE", "SEATS"), tokens, now)
     if all(one.seats is None for one in ledger.tokens):
-        render.print_message("CML_LICENSE_SEATS can say how many seats there are; until then as many are taken as ask")
+        render.print_message("the number of seats is not known; set CML_LICENSE_SEATS to limit them")
     if not ledger.seats:
         return
     render.print_line()
@@ -88,13 +88,13 @@ def _print_ledger(ledger: LicenceLedger) -> None:
 
 
 def alerts(output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
-    """List what needs attention: each alert is raised once and clears when its cause is over."""
+    """List open alerts, most serious first. An alert clears when its cause is over."""
     found = connection.with_plane(lambda plane: plane.alerts(), context)
     if output is ListFormat.JSON:
         print_json({"items": found}, indent=2)
         return
     if not found:
-        render.print_message("nothing needs attention")
+        render.print_message("no open alerts")
         return
     now = SystemClock().now()
     rows = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lcm.control.plane.wire import ShownSink
 
 _PATH: Final = "/api/sinks"
-app = make_group("sink", "See and change who is sent events, and send again what did not arrive.")
+app = make_group("sink", "Set where events are sent; resend those that failed.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
 
@@ -33,32 +33,39 @@ def list_(output: ListOutput = ListFormat.TABLE, context: ContextName = None) ->
         headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
         table.print_rows(headings, [_sink_row(one) for one in found], SystemClock().now())
     else:
-        render.print_message("nobody is sent events: `lcm sink create NAME URL` changes that")
+        render.print_message("there are no sinks; `lcm sink create NAME URL` creates one")
 
 
 @app.command(cls=LeafCommand)
 def create(
     name: Name,
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where to post; {credential} stands for the sink's credential.")
+        str, typer.Argument(metavar="URL", help="URL to post to; {credential} is replaced by the sink's credential.")
     ],
     *,
-    format_: Annotated[Format, typer.Option("--format", help="The form of what is sent.")] = Format.CLOUDEVENTS,
-    types: Annotated[str, typer.Option("--types", metavar="TYPES", help="Only these, such as worker.*,alert.*.")] = "",
-    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only of this person.")] = None,
-    worker: Annotated[str | None, typer.Option("--worker", metavar="ID", help="Only of this worker.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")] = None,
-    definition: Annotated[str | None, typer.Option("--definition", metavar="NAME", help="Only of this lab.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="Format of the requests.")] = Format.CLOUDEVENTS,
+    types: Annotated[
+        str, typer.Option("--types", metavar="TYPES", help="Only these event types, such as worker.*,alert.*.")
+    ] = "",
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="NAME", help="Only events of this person's objects.")
+    ] = None,
+    worker: Annotated[str | None, typer.Option("--worker", metavar="ID", help="Only events of this worker.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only events of this session.")] = None,
+    definition: Annotated[
+        str | None, typer.Option("--definition", metavar="NAME", help="Only events of sessions of this lab.")
+    ] = None,
     secret: Annotated[
-        str | None, typer.Option("--secret", metavar="REF", help="What signs: env:NAME, file:/path, aws:name.")
+        str | None, typer.Option("--secret", metavar="REF", help="Signing key: env:NAME, file:/path, aws:name.")
     ] = None,
     credential: Annotated[
-        str | None, typer.Option("--credential", metavar="REF", help="What the receiver wants to be shown.")
+        str | None,
+        typer.Option("--credential", metavar="REF", help="Credential that the receiver expects; same forms."),
     ] = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing yet.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Create it, but send nothing yet.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Send events to a sink from now on."""
+    """Create a sink and send events to it."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     sink = wire.ShownSink(
@@ -75,7 +82,7 @@ def create(
         enabled=not disabled,
     )
     made = connection.request("POST", _PATH, wire.ShownSink, context, sink).name
-    render.print_line(f"sink {made} created; `lcm sink test {made}` sends it something")
+    render.print_line(f"sink {made} created; `lcm sink test {made}` sends it a test event")
 
 
 @app.command(cls=LeafCommand)
@@ -93,7 +100,7 @@ def send_test(name: Name, context: ContextName = None) -> None:
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     number = connection.request("POST", _path(name, "/test"), wire.Queued, context).event_id
-    render.print_line(f"event {number} is on its way to {name}, after whatever waits before it")
+    render.print_line(f"event {number} is queued for {name}, after earlier events")
 
 
 @app.command(cls=LeafCommand)
@@ -118,34 +125,34 @@ def dead(name: Name, output: ListOutput = ListFormat.TABLE, context: ContextName
                 letter.event.name,
                 render.format_age(letter.at, now),
                 str(letter.attempts),
-                "waits to be sent" if letter.replay else letter.last_error,
+                "queued" if letter.replay else letter.last_error,
             )
             for letter in letters
         ]
         table.print_rows(("EVENT", "TYPE", "ABOUT", "AGE", "TRIES", "WHY"), rows, now)
     else:
-        render.print_message(f"{name} took everything so far")
+        render.print_message(f"{name} accepted all events so far")
 
 
 @app.command(cls=LeafCommand)
 def replay(
     name: Name,
     events: Annotated[
-        list[str] | None, typer.Argument(metavar="[EVENT…]", help="Ids, as `lcm sink dead` lists.")
+        list[str] | None, typer.Argument(metavar="[EVENT…]", help="Ids of events, as shown by `lcm sink dead`.")
     ] = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Every dead letter of this sink.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Resend all dead letters of this sink.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Send dead letters again: some, or with --all every one."""
+    """Send dead letters again: those named, or all with --all."""
     if bool(events) is every:
-        raise typer.BadParameter("name events, or say --all", param_hint="EVENT")
+        raise typer.BadParameter("name events, or add --all", param_hint="EVENT")
 
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     wish = wire.ReplayRequest(event_ids=tuple(events or ()))
     count = connection.request("POST", _path(name, "/dead-letters/replay"), wire.Replayed, context, wish).count
-    render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
+    render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent again")
 
 
 def _path(name: str, action: str = "") -> str:

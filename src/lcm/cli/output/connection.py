@@ -102,7 +102,7 @@ def current_context(name: str | None = None, environment: Mapping[str, str] = os
     if url:
         url = check_url(url, "LCM_URL")
         if kept is None or kept.url != url:  # a token must not be sent to another address than its own
-            raise Invalid(Fault("LCM_TOKEN", f"missing, and no token is kept for {url}", "set it along with LCM_URL"))
+            raise Invalid(Fault("LCM_TOKEN", f"missing, and no token is stored for {url}", "set it along with LCM_URL"))
         return kept
     return ApiContext(kept.name, kept.url, parse_token(token, "LCM_TOKEN")) if kept and token else kept
 
@@ -149,7 +149,7 @@ def check_url(url: str, path: str) -> str:
     except ValueError:
         sound = False
     if not sound or "?" in url or "#" in url:
-        raise Invalid(Fault(path, f"{url!r} is no address of an API", "write for example http://127.0.0.1:8080"))
+        raise Invalid(Fault(path, f"{url!r} is not the address of an API", "write for example http://127.0.0.1:8080"))
     return url.rstrip("/")
 
 
@@ -192,17 +192,17 @@ class Impossible(LcmError):
 
 _EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
-    (WaitTimedOut, 7, "`lcm story KIND NAME` tells what happened so far"),
-    (Impossible, 8, "`lcm describe KIND NAME` tells why"),
+    (WaitTimedOut, 7, "`lcm story KIND NAME` shows what happened so far"),
+    (Impossible, 8, "`lcm describe KIND NAME` shows why"),
     (Gone, 3, "`lcm get KIND -A` lists what is there"),
-    (Conflict, 4, "somebody was faster: look again, then repeat the command"),
+    (Conflict, 4, "somebody else changed it first: check it, then repeat the command"),
     (Relist, 4, "repeat the command"),
     (Deposed, 4, ""),
-    (Forbidden, 5, "`lcm context list` shows as whom you ask; an administrator can give you a token for more"),
+    (Forbidden, 5, "`lcm context list` shows which context you use; ask an administrator for a token with more rights"),
     (Invalid, 5, ""),
     (Refused, 5, ""),
     (Throttled, 6, "wait a little, then repeat the command"),
-    (Later, 6, "is it running? `lcm up` starts one here; `lcm context list` shows where you look for it"),
+    (Later, 6, "is the API running? `lcm up` starts one here; `lcm context list` shows which address is used"),
     (LcmError, 1, ""),
 )
 """Exit code and next step by error. A class comes before those it derives from."""
@@ -312,7 +312,7 @@ def find_context(name: str | None) -> ApiContext:
     """Return the context to use; raise NoContext when there is none."""
     found = current_context(name)
     if found is None:
-        raise NoContext("there is no API to talk to")
+        raise NoContext("no API is configured")
     path = contexts_path()
     with suppress(OSError):
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -100,8 +100,8 @@ def find_noun(word: str) -> Noun:
     found = _BY_WORD.get(word.lower())
     if found is None:
         close = get_close_matches(word.lower(), [name for name in _BY_WORD if len(name) > 1], n=1)
-        remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(one.plural for one in NOUNS)}"
-        raise typer.BadParameter(f"{word!r} is no kind; {remedy}", param_hint="KIND")
+        remedy = f"did you mean {close[0]}?" if close else f"the kinds are {', '.join(one.plural for one in NOUNS)}"
+        raise typer.BadParameter(f"{word!r} is not a kind; {remedy}", param_hint="KIND")
     return found
 
 

@@ -13,15 +13,15 @@ from lcm.model.access.secret import Secret
 _ROTATION_SECONDS: Final = 600.0
 """How long a rotation may take."""
 
-app = make_group("secret", "Seal secrets for documents, and change the key.")
-DropOld = Annotated[bool, typer.Option("--drop-old", help="Add no key, but forget those that nothing needs any more.")]
+app = make_group("secret", "Encrypt secrets for documents, and change the key.")
+DropOld = Annotated[bool, typer.Option("--drop-old", help="Create no key; delete old keys that are no longer used.")]
 
 
 @app.command(cls=LeafCommand)
 def seal(context: ContextName = None) -> None:
     """Encrypt a secret, so that a document can hold it.
 
-    The secret is asked for, or read from standard input; one line break at its end is ignored.
+    You are asked for the secret, or it is read from standard input; one line break at its end is ignored.
     """
     from lcm.control.access.sealing import ClearText, SealedText  # noqa: PLC0415 - loaded by commands that talk
 
@@ -30,25 +30,26 @@ def seal(context: ContextName = None) -> None:
     else:
         secret = Secret(sys.stdin.read().removesuffix("\n").removesuffix("\r"))
     if not secret:
-        raise typer.BadParameter("there is nothing to seal", param_hint="the secret")
+        raise typer.BadParameter("the secret is empty", param_hint="the secret")
     sealed = connection.request("POST", "/api/secrets/seal", SealedText, context, ClearText(text=secret.reveal()))
     render.print_line(sealed.sealed)
 
 
 @app.command(cls=LeafCommand)
 def rotate(*, drop_old: DropOld = False, context: ContextName = None) -> None:
-    """Seal with a new key from now on, and reseal everything that is stored with it.
+    """Create a new key and encrypt every stored secret with it.
 
-    The old key still opens what backups hold, until --drop-old, ten minutes later or more. May be repeated at any time.
+    The old key still decrypts the secrets in backups, until you run it with --drop-old, at least ten minutes later.
+    You may repeat it at any time.
     """
     from lcm.control.upkeep.rotation import Rotated, RotationRequest  # noqa: PLC0415 - likewise
 
     wish = RotationRequest(drop_old=drop_old)
     done = connection.request("POST", "/api/secrets/rotate", Rotated, context, wish, seconds=_ROTATION_SECONDS)
     if done.new_key:
-        render.print_line(f"key {done.key} is new, and seals from now on")
+        render.print_line(f"key {done.key} is new and encrypts from now on")
     else:
-        render.print_line(f"key {done.key} seals")
-    render.print_line(f"{done.resealed} sealed anew, {done.dropped} old keys forgotten")
+        render.print_line(f"key {done.key} encrypts")
+    render.print_line(f"{done.resealed} secrets encrypted again, {done.dropped} old keys deleted")
     for key in done.unopened:
-        render.print_message(f"{key}: sealed with a key that is not there; write its secret again", colour="yellow")
+        render.print_message(f"{key}: encrypted with a key that is missing; set its secret again", colour="yellow")

@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 
 _PATH: Final = "/api/tokens"
 _NEVER: Final = "never"
-_HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "MADE BY")
+_HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "CREATED BY")
 
-app = make_group("token", "Make, list and revoke tokens.")
+app = make_group("token", "Create, list and revoke tokens.")
 Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Whom it is for; yourself, unless you are an administrator.")
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Who uses the token; only administrators may name others. Default: you."),
 ]
 AsRole = Annotated[
-    Role | None, typer.Option("--role", metavar="ROLE", help="At most your own, which it is by default.")
+    Role | None, typer.Option("--role", metavar="ROLE", help="Role of the token, at most your own; default: your role.")
 ]
 Expires = Annotated[
-    str, typer.Option("--expires", metavar="TIME", help="How long it is good: 12h, 30d; never, for administrators.")
+    str, typer.Option("--expires", metavar="TIME", help="Lifetime: 12h, 30d; or never (administrators only).")
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Make it in the store of the settings itself, without an API: the first one.")
+    bool, typer.Option("--offline", help="Create the first token directly in the store, without an API.")
 ]
-Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="With --offline: the store's folder.")]
-Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="As `lcm token list` shows them.")]
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="With --offline: folder of the store.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of tokens, as shown by `lcm token list`.")]
 
 
 @app.command(cls=LeafCommand)
@@ -53,12 +54,12 @@ def create(
     offline: Offline = False,
     data: Data = None,
 ) -> None:
-    """Make a token and print it. Its text is stored nowhere: this is the only time that it is shown."""
+    """Create a token and print it. Its text is not stored, so it cannot be shown again."""
     from lcm.control.plane.wire import TokenMade, TokenRequest, token_info  # noqa: PLC0415 - loaded by commands that talk
 
     life = timedelta() if expires == _NEVER else parse_duration(expires, "--expires")
     if not life and expires != _NEVER:
-        raise typer.BadParameter("a token must live for a while; write 12h, 30d or never", param_hint="--expires")
+        raise typer.BadParameter("must be longer than zero; write 12h, 30d or never", param_hint="--expires")
     if offline:
         text, token = _make_offline(name, role, life, data)
         made = TokenMade(token=text.reveal(), info=token_info(token))
@@ -81,7 +82,7 @@ def list_(context: ContextName = None) -> None:
 
 @app.command(cls=LeafCommand)
 def revoke(ids: Ids, context: ContextName = None) -> None:
-    """Revoke tokens at once; streams that they opened end too."""
+    """Revoke tokens at once, and end the streams that they opened."""
 
     async def work(line: "ApiConnection") -> None:
         for one in ids:
@@ -100,7 +101,7 @@ def _make_offline(
     from lcm.system import log  # noqa: PLC0415 - loads the whole server, which takes a while
 
     if name is None or role is None:
-        raise typer.BadParameter("needs NAME and --role: there is nobody whose they could be", param_hint="--offline")
+        raise typer.BadParameter("needs NAME and --role", param_hint="--offline")
     log.configure_logging("WARNING")
     return asyncio.run(
         token_offline.make_offline_token(with_options(load.load_settings(), data_dir=data), name, role, life)
@@ -115,12 +116,12 @@ def _token_row(one: "TokenInfo") -> tuple[str, ...]:
 
 
 def sign_in(context: ContextName = None) -> None:
-    """Print a link with which a browser signs in as you, once and within ten minutes."""
+    """Print a link that signs a browser in as you. It works once, for ten minutes."""
     from lcm.control.plane.wire import SignInLink  # noqa: PLC0415 - likewise
 
     url = connection.find_context(context).url
     link = connection.request("POST", "/api/sign-in", SignInLink, context)
     render.print_message(
-        f"Good once, until {render.format_relative(link.expires_at, SystemClock().now())}. Give it to nobody:"
+        f"Works once, until {render.format_relative(link.expires_at, SystemClock().now())}. Do not share it:"
     )
     render.print_line(url + link.path)

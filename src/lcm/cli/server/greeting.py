@@ -154,7 +154,7 @@ class FirstDocuments:
             self.outcome = f"applied on {begun.done_at:%Y-%m-%d}, when this folder was new"
             return
         if begun is None and not await is_empty(store):
-            self.outcome = f"not applied, for this folder is not new; `lcm apply -f {self.paths[0]}` does it"
+            self.outcome = f"not applied, because this folder is not new; `lcm apply -f {self.paths[0]}` applies them"
             return
         # An earlier start may have died in between: continue it. Objects that exist already stay as they are.
         begun = begun or await begin_setup(store, clock.now())
@@ -213,17 +213,17 @@ NextSteps = Sequence[tuple[str, str]]
 
 _STEPS_WHEN_EMPTY: Final[NextSteps] = (
     ("apply -f examples/first", "a template, a pool, two workers, a lab, settings"),
-    ("get workers --watch", "see them come alive"),
-    ("describe worker workshop", "everything about one"),
-    ("doctor", "what this installation is made of"),
+    ("get workers --watch", "watch them start"),
+    ("describe worker workshop", "show everything about one worker"),
+    ("doctor", "check this installation"),
 )
 _STEPS_WITH_EXAMPLES: Final[NextSteps] = (
-    ("get sessions --watch", "see them come and go"),
-    ("get workers", "the machines that they run on"),
-    ("get calendar --hours 2", "what is booked, seat by seat"),
-    ("explain session class-1-1", "where one goes, and why"),
-    ("book ccna-basics --now --watch", "one of your own"),
-    ("doctor", "what this installation is made of"),
+    ("get sessions --watch", "watch sessions start and end"),
+    ("get workers", "show their machines"),
+    ("get calendar --hours 2", "show what is booked on each planned worker"),
+    ("explain session class-1-1", "show where a session runs, and why"),
+    ("book ccna-basics --now --watch", "book a session yourself"),
+    ("doctor", "check this installation"),
 )
 
 
@@ -249,7 +249,7 @@ async def _greeting_rows(
     state = await scan_all(it.running.store, "")
     keys = f"{len(state.entries)} keys, revision {state.revision}, epoch {it.running.store.epoch}"
     lcm = _program_name()
-    use = "which is now the current one" if kept.current else f"for `{lcm} context use {kept.name}`: another one runs"
+    use = "which is now current" if kept.current else f"for `{lcm} context use {kept.name}`: another system is running"
     rows = [
         ("data", [f"{(settings.data_dir / STORE_FILE).absolute()}", keys]),
         ("allocator", [_free_resources(it)]),
@@ -281,13 +281,13 @@ async def _sign_in_link(running: RunningApi) -> str:
 def _cloud_lines(it: EmbeddedProcess, settings: Settings) -> Iterator[str]:
     fleet = it.outside.fleet
     if fleet is None:
-        yield f"AWS, region {settings.aws_region}: what is launched there costs money"
+        yield f"AWS, region {settings.aws_region}: machines there cost money"
         return
     there = sum(one.is_listed(SystemClock().now()) for one in fleet.cloud.account.machines.values())
-    yield f"simulated, at {it.outside.speed:g} times the clock's speed, {there} machines there"
+    yield f"simulated, at {it.outside.speed:g} times real speed, {there} machines"
     yield "no money is spent"
     if unset := [name for name in SIM_SECRETS if name not in {*os.environ, *load.referenced_secrets(settings)}]:
-        yield f"{' and '.join(unset)}: not set, so made up"
+        yield f"{' and '.join(unset)}: not set, so generated"
 
 
 def _free_resources(it: EmbeddedProcess) -> str:
