@@ -6,7 +6,7 @@ help and completion stay fast.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,50 +36,52 @@ _SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
 COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "get": CommandEntry("lcm.cli.documents.get:get", "List objects, or follow them; show the calendar.", _SEE),
     "describe": CommandEntry("lcm.cli.documents.describe:describe", "Show everything about an object.", _SEE),
-    "story": CommandEntry("lcm.cli.documents.describe:story", "Tell what an object went through, and how long.", _SEE),
-    "explain": CommandEntry("lcm.cli.booking.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
-    "logs": CommandEntry("lcm.cli.documents.describe:logs", "Tell a session's story and decisions as lines.", _SEE),
-    "artifacts": CommandEntry("lcm.cli.booking.artifacts:artifacts", "List or download what a session left.", _SEE),
-    "observe": CommandEntry("lcm.cli.booking.observe:observe", "Look at what labs really use, and declare that.", _SEE),
-    "wait": CommandEntry("lcm.cli.documents.wait:wait", "Wait until an object has come to something.", _SEE),
-    "events": CommandEntry("lcm.cli.fleet.events:events", "Tell what happened, or follow what happens.", _SEE),
-    "audit": CommandEntry("lcm.cli.fleet.audit:audit", "List who wrote what, when and from where.", _SEE),
-    "alerts": CommandEntry("lcm.cli.fleet.licenses:alerts", "List what needs somebody's attention.", _SEE),
-    "plan": CommandEntry(
-        "lcm.cli.booking.plan:plan_", "Play a timetable before anybody books it: what is late, refused, paid.", _SEE
+    "story": CommandEntry(
+        "lcm.cli.documents.describe:story", "Show an object's phases, their durations and reasons.", _SEE
     ),
-    "record": CommandEntry(
-        "lcm.cli.booking.record:record", "Write a day that was as a timetable, to plan it anew.", _SEE
+    "explain": CommandEntry(
+        "lcm.cli.booking.explain:explain", "Show why a session is where it is, or why it waits.", _SEE
     ),
-    "licenses": CommandEntry("lcm.cli.fleet.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
-    "book": CommandEntry(
-        "lcm.cli.booking.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE
+    "logs": CommandEntry("lcm.cli.documents.describe:logs", "Print a session's history and decisions as lines.", _SEE),
+    "artifacts": CommandEntry(
+        "lcm.cli.booking.artifacts:artifacts", "List or download the files collected from a session.", _SEE
     ),
+    "observe": CommandEntry(
+        "lcm.cli.booking.observe:observe", "Show what labs really use, and update definitions.", _SEE
+    ),
+    "wait": CommandEntry("lcm.cli.documents.wait:wait", "Wait until an object reaches a state.", _SEE),
+    "events": CommandEntry("lcm.cli.fleet.events:events", "Show recent events, or follow new ones.", _SEE),
+    "audit": CommandEntry("lcm.cli.fleet.audit:audit", "List who changed what, when and from where.", _SEE),
+    "alerts": CommandEntry("lcm.cli.fleet.licenses:alerts", "List open alerts.", _SEE),
+    "plan": CommandEntry("lcm.cli.booking.plan:plan_", "Simulate a timetable before it is booked.", _SEE),
+    "record": CommandEntry("lcm.cli.booking.record:record", "Write a past day as a timetable for `lcm plan`.", _SEE),
+    "licenses": CommandEntry("lcm.cli.fleet.licenses:app", "List licence seats; free orphaned ones.", _SEE),
+    "book": CommandEntry("lcm.cli.booking.book:book", "Book a lab: now, later, for several, or repeatedly.", _CHANGE),
     "extend": CommandEntry("lcm.cli.booking.extend:extend", "Make a session end later.", _CHANGE),
-    "cancel": CommandEntry("lcm.cli.booking.extend:cancel", "End sessions now, or cancel reservations.", _CHANGE),
+    "cancel": CommandEntry("lcm.cli.booking.extend:cancel", "Cancel sessions or reservations.", _CHANGE),
     "apply": CommandEntry("lcm.cli.documents.apply:apply", "Create or change objects from files.", _CHANGE),
-    "delete": CommandEntry("lcm.cli.documents.delete:delete", "Ask for objects to go.", _CHANGE),
-    "drain": CommandEntry("lcm.cli.fleet.workers:drain", "Give a worker no new sessions, then stop it.", _CHANGE),
-    "undrain": CommandEntry("lcm.cli.fleet.workers:undrain", "Cancel a drain.", _CHANGE),
-    "pause": CommandEntry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once nothing is on it.", _CHANGE),
-    "resume": CommandEntry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
-    "snooze": CommandEntry(
-        "lcm.cli.fleet.workers:snooze", "Do not pause a worker for being idle, for a while.", _CHANGE
+    "delete": CommandEntry("lcm.cli.documents.delete:delete", "Delete objects.", _CHANGE),
+    "drain": CommandEntry(
+        "lcm.cli.fleet.workers:drain", "Take a worker out of service: no new sessions, then stop it.", _CHANGE
     ),
-    "license": CommandEntry("lcm.cli.fleet.workers:license_", "Register a worker's CML anew.", _CHANGE),
-    "secret": CommandEntry("lcm.cli.people.secret:app", "Seal secrets for documents, and change the key.", _CHANGE),
-    "sink": CommandEntry("lcm.cli.fleet.sink:app", "Send events to others, and again what they did not take.", _CHANGE),
+    "undrain": CommandEntry("lcm.cli.fleet.workers:undrain", "Cancel a drain.", _CHANGE),
+    "pause": CommandEntry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once it has no sessions.", _CHANGE),
+    "resume": CommandEntry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
+    "snooze": CommandEntry("lcm.cli.fleet.workers:snooze", "Keep an idle worker running for a while.", _CHANGE),
+    "license": CommandEntry("lcm.cli.fleet.workers:license_", "Register a worker's CML again.", _CHANGE),
+    "secret": CommandEntry("lcm.cli.people.secret:app", "Encrypt secrets for documents, and change the key.", _CHANGE),
+    "sink": CommandEntry("lcm.cli.fleet.sink:app", "Set where events are sent; resend failed ones.", _CHANGE),
     "up": CommandEntry("lcm.cli.server.up:up", "Run everything in this process.", _RUN),
     "serve": CommandEntry("lcm.cli.server.serve:serve", "Run one part, such as the API.", _RUN),
-    "backup": CommandEntry("lcm.cli.server.backup:backup", "Write everything that is stored into a file.", _RUN),
-    "restore": CommandEntry("lcm.cli.server.backup:restore", "Replace everything that is stored by a backup.", _RUN),
+    "backup": CommandEntry("lcm.cli.server.backup:backup", "Write a backup of the whole store to a file.", _RUN),
+    "restore": CommandEntry("lcm.cli.server.backup:restore", "Replace the whole store by a backup.", _RUN),
     "doctor": CommandEntry(
-        "lcm.cli.fleet.doctor:doctor", "Check settings and surroundings; say where each value is from.", _RUN
+        "lcm.cli.fleet.doctor:doctor", "Check this installation; show where each setting is from.", _RUN
     ),
-    "cml-sim": CommandEntry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML alone, for any CML client.", _RUN),
-    "context": CommandEntry("lcm.cli.people.context:app", "Choose which API to talk to, and as whom.", _OWN),
-    "token": CommandEntry("lcm.cli.people.token:app", "Make, list and revoke tokens.", _OWN),
-    "sign-in": CommandEntry("lcm.cli.people.token:sign_in", "Print a link with which a browser signs in.", _OWN),
+    "cml-sim": CommandEntry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML for any CML client.", _RUN),
+    "context": CommandEntry("lcm.cli.people.context:app", "Set which API to use, and with which token.", _OWN),
+    "token": CommandEntry("lcm.cli.people.token:app", "Create, list and revoke tokens.", _OWN),
+    "sign-in": CommandEntry("lcm.cli.people.token:sign_in", "Print a link that signs a browser in.", _OWN),
     "completion": CommandEntry(
         "lcm.cli.output.command:completion", "Print a script that completes commands and names.", _OWN
     ),
@@ -107,7 +109,15 @@ class Commands(TyperGroup):
     def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":  # noqa: ARG002 - typer's signature
         """Load one command by its name; None means there is no such command."""
         entry = COMMANDS.get(cmd_name)
-        return _load_command(cmd_name, entry) if entry else None
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        found = getattr(import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command(cmd_name, cls=LeafCommand)(found)
+            found = single
+        return get_command(found)
 
     def get_help_option(self, ctx: "Context") -> "TyperOption | None":
         """Return typer's `--help` option with a default of False."""
@@ -124,7 +134,8 @@ class Commands(TyperGroup):
         """Complete a command's name."""
         from typer._click.shell_completion import CompletionItem  # noqa: PLC0415 - only a shell needs it
 
-        return [CompletionItem(name, help=entry.help) for name, entry in _commands_starting_with(incomplete)]
+        found = ((name, entry) for name, entry in COMMANDS.items() if name.startswith(incomplete))
+        return [CompletionItem(name, help=entry.help) for name, entry in found]
 
     def invoke(self, ctx: "Context") -> Any:  # noqa: ANN401 - whatever a command returns
         """Run a command and turn an LcmError into a message and an exit code."""
@@ -136,21 +147,6 @@ class Commands(TyperGroup):
             raise typer.Exit(connection.report_error(error)) from error
 
 
-def _load_command(name: str, entry: CommandEntry) -> "Command":
-    """Import a command's function and make a typer command of it."""
-    module, _, attribute = entry.target.partition(":")
-    found = getattr(import_module(module), attribute)
-    if not isinstance(found, typer.Typer):
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name, cls=LeafCommand)(found)
-        found = single
-    return get_command(found)
-
-
-def _commands_starting_with(text: str) -> Iterator[tuple[str, CommandEntry]]:
-    return ((name, entry) for name, entry in COMMANDS.items() if name.startswith(text))
-
-
 app = typer.Typer(
     cls=Commands,
     name="lcm",
@@ -159,7 +155,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`lcm COMMAND --help` says more about one.",
+    epilog="`lcm COMMAND --help` shows the options of a command.",
 )
 
 

@@ -42,7 +42,7 @@ async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gon
     shutil.rmtree(tmp_path / "data" / "artifacts")
     restored = await asyncio.to_thread(person.lcm, "restore", file, data, "--yes")
     assert restored.exit_code == 0, restored.stderr
-    assert f"{files_archive_of(file)}: 1 lab files and pieces of collected work brought back" in restored.stdout
+    assert f"{files_archive_of(file)}: 1 lab files and pieces of collected work restored" in restored.stdout
     kept = await DirectoryArtifacts.open(tmp_path / "data" / "artifacts", clock=SystemClock())
     assert await kept.get(lab["uri"]) == SMALL.encode()
     with up(tmp_path) as it:
@@ -64,7 +64,7 @@ async def test_a_restore_waits_for_the_lease_of_a_killed_process(
     told = capsys.readouterr()
     assert "processes/killed" in told.err
     assert "Restored" in told.out
-    assert f"{files_archive_of(file)} is not there: lab files and collected work stay as they are" in told.out
+    assert f"There is no {files_archive_of(file)}: lab files and collected work stay as they are" in told.out
 
 
 def test_nothing_is_replaced_without_a_yes(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_who_agreed_is_told_what_it_may_cost_and_machines_are_launched_there(tmp
     data = f"--data={tmp_path / 'data'}"
     with Running(tmp_path, "up", "--port=0", data, "--cloud=aws", "--yes", **said(moto)) as it:
         it.ready()
-        assert "what is launched there costs money" in it.output
+        assert "machines there cost money" in it.output
         person = Shell(tmp_path / "config")
         person.out("apply", "-f", EXAMPLES / "worker.yaml")
         waited = person.lcm("wait", "worker", "workshop", "--for=condition=EC2Provisioned", "--timeout=60s")

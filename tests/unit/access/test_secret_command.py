@@ -45,7 +45,7 @@ def test_what_cannot_be_sealed_is_refused(api: ApiServer, tmp_path: Path, text: 
 
 def test_rotation_says_what_it_did(api: ApiServer, tmp_path: Path) -> None:
     output = shell(api, tmp_path).out("secret", "rotate")
-    assert "0 sealed anew, 0 old keys forgotten" in output
+    assert "0 secrets encrypted again, 0 old keys deleted" in output
     refused = shell(api, tmp_path).lcm("secret", "rotate", "--drop-old")
     assert refused.exit_code == 5
     assert "LCM_SEAL_KEYS" in refused.output
@@ -61,5 +61,5 @@ def test_with_nobody_to_ask_a_secret_in_clear_is_no_fault_of_a_file(tmp_path: Pa
     lonely = Shell(tmp_path)
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(document("LabWorker", cml={"admin_password": f"plain:{WORD}"})))
     result = lonely.lcm("apply", "-f", tmp_path / "w.yaml")
-    assert "there is no API to talk to" in result.output
+    assert "no API is configured" in result.output
     assert "admin_password" not in result.output

@@ -167,7 +167,7 @@ def test_the_same_object_twice_is_a_fault_that_names_both_places(api: ApiServer,
     (folder / "b.yaml").write_text(f"# again\n{worker()}")
     (line,) = refused(desk, "-f", folder)
     assert line == (
-        f"error: {folder}/b.yaml:4: metadata.name: LabWorker w1 stands also at {folder}/a.yaml:3; keep one of them"
+        f"error: {folder}/b.yaml:4: metadata.name: LabWorker w1 is also at {folder}/a.yaml:3; keep one of them"
     )
     assert found(api) is None
 
@@ -205,7 +205,7 @@ def test_without_an_api_what_can_be_checked_here_is_checked(folder: Path, tmp_pa
     assert away.lcm("apply", "-f", folder).exit_code == 6
     (folder / "a.yaml").write_text(worker().replace("lab_track", "track"))
     lines = refused(away, "-f", folder)
-    assert lines[0] == "the API could not be asked, so this was checked here only"
+    assert lines[0] == "the API could not be reached, so the files were checked here only"
     assert f"{folder}/a.yaml:5: spec.track" in lines[1]
     assert f"{folder}/a.yaml:5: spec.track" in refused(Shell(tmp_path), "-f", folder)[1]
 
@@ -215,7 +215,7 @@ def test_without_an_api_what_can_be_checked_here_is_checked(folder: Path, tmp_pa
     [
         ([], "name a file, a folder"),
         (["-f", "nowhere.yaml"], "there is no nowhere.yaml"),
-        (["-f", "-"], "there is no document in what was given"),
+        (["-f", "-"], "the files contain no document"),
         (["-f", "empty"], "holds no .yaml, .yml or .json file; -R looks"),
         (["-f", "locked.yaml"], "cannot be read"),
     ],

@@ -89,8 +89,9 @@ def test_a_time_is_promised_with_its_seat_and_how_to_follow_it(api: ApiServer, d
         desk.out("book", "basics", "--at", "tomorrow 9:00", "--for", "90m", "--as", "ada", "--region", "us-east-1")
     )
     found = re.fullmatch(
-        r"session/(basics-\w{5}) is promised, seat (ccna/\d): (\w{3} \d{4}-\d\d-\d\d 09:00-10:30 CES?T) \(in \d+h\);"
-        r" `lcm explain session \1` tells more",
+        r"session/(basics-\w{5}) is promised, planned worker (ccna/\d):"
+        r" (\w{3} \d{4}-\d\d-\d\d 09:00-10:30 CES?T) \(in \d+h\);"
+        r" `lcm explain session \1` shows more",
         text,
     )
     assert found, text
@@ -103,7 +104,7 @@ def test_a_time_is_promised_with_its_seat_and_how_to_follow_it(api: ApiServer, d
 
 def test_without_a_time_it_is_wanted_now_for_as_long_as_it_may_last(api: ApiServer, desk: Shell) -> None:
     text = said(desk.out("book", "basics", "--name", "mine", "--email", "ada@example.org", "--give-up-after", "1h"))
-    assert text.startswith("session/mine, for 3h, waits for a machine that is started for it (seat ccna/1): ")
+    assert text.startswith("session/mine, for 3h, waits for a machine that is being started (planned worker ccna/1): ")
     made = session(api, "mine").spec
     assert (made.timeslot_start, made.duration_minutes, made.student_email) == (None, 180, "ada@example.org")
     assert made.give_up_at is not None
@@ -125,7 +126,7 @@ def test_a_full_time_is_refused_with_free_ones_that_can_be_pasted(api: ApiServer
 def test_several_are_promised_together_or_not_at_all(api: ApiServer, desk: Shell) -> None:
     text = said(desk.out("book", "basics", "--at", "tomorrow 9:00", "--for", "1h", "--count", "3", "--name", "class"))
     assert text.startswith("reservation/class is promised, 3 sessions of basics:1.0.0: ")
-    assert "`lcm describe reservation class` tells more" in text
+    assert "`lcm describe reservation class` shows more" in text
     assert len(reservation(api, "class").status.held) == 3
     assert desk.lcm("book", "basics", "--at", "tomorrow 9:00", "--for", "1h", "--count", "2").exit_code == 5
     assert "Held: 1: " in " ".join(desk.out("describe", "reservation", "class").split())
@@ -135,7 +136,7 @@ def test_a_series_keeps_to_the_clocks_of_its_zone(api: ApiServer, desk: Shell) -
     year = SystemClock().now().year + 1
     asked = ("--at", f"{year}-03-20 09:00", "--for", "1h", "--every", "day", "--until", f"{year}-04-05")
     text = said(desk.out("book", "basics", *asked, "--name", "daily", "--time-zone", "Europe/Berlin"))
-    assert f"17 times until {year}-04-05 by the clocks of Europe/Berlin" in text
+    assert f"17 times until {year}-04-05 in Europe/Berlin time" in text
     held = reservation(api, "daily").status.held
     assert {BERLIN.local(one.claim.end - timedelta(minutes=10)).hour for one in held} == {10}
     assert len({one.claim.end.hour for one in held}) == 2
@@ -160,7 +161,7 @@ def test_a_name_that_is_taken_is_said(desk: Shell) -> None:
     desk.out("book", "basics", "--for", "1h", "--name", "mine")
     result = desk.lcm("book", "basics", "--for", "1h", "--name", "mine")
     assert result.exit_code == 5
-    assert "there is a session/mine already: give another --name" in result.stderr
+    assert "there is a session/mine already: choose another --name" in result.stderr
 
 
 def test_what_one_may_not_and_what_is_not_there_is_refused(api: ApiServer, tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_who_watches_sees_each_change_once_until_it_runs(api: ApiServer, desk: S
         "INSTANTIATING",
         "RUNNING",
     ]
-    assert lines[1].startswith("PENDING: number 2 in line, starts about ")
+    assert lines[1].startswith("PENDING: number 2 in the queue, starts about ")
     assert lines[2] == "SCHEDULED: on worker w1"
     assert lines[4:6] == ["INSTANTIATING: 10% import: the lab is sent", "INSTANTIATING: 60% import: the lab is sent"]
     assert lines[6].startswith("RUNNING: https://x/lab/1, until ")
@@ -281,18 +282,18 @@ def test_sessions_and_reservations_are_cancelled_by_name(api: ApiServer, desk: S
     assert session(api, "one").status.phase is SessionPhase.PENDING
     result = desk.lcm("cancel", "one", "nope", "class", "--reason", "ill")
     assert result.exit_code == 3
-    assert result.stdout == "session/one is cancelled: nothing of it is on a worker\n"
+    assert result.stdout == "session/one is cancelled: it has nothing on a worker\n"
     assert "there is no session/nope in namespace default" in result.stderr
     assert "but a reservation: `lcm cancel reservation class` cancels that" in result.stderr
     assert session(api, "one").status.outcome_reason == "ill"
-    assert "is being cancelled: 2 sessions of it end" in said(desk.out("cancel", "reservation", "class"))
+    assert "is being cancelled: its 2 sessions end" in said(desk.out("cancel", "reservation", "class"))
     assert reservation(api, "class").metadata.deletion_timestamp is not None
 
 
 def test_a_running_session_is_collected_first(api: ApiServer, desk: Shell) -> None:
     api.put(given.session(name="run", phase=SessionPhase.RUNNING, owner="ada", ends_at=SystemClock().now()))
     text = said(desk.out("cancel", "s/run"))
-    assert "what is on its worker is collected and removed first (COLLECTING)" in text
+    assert "its lab is collected and removed from its worker first (COLLECTING)" in text
     assert "`lcm wait session run --for phase=TERMINATED` waits for it" in text
 
 
@@ -320,7 +321,7 @@ def test_a_table_of_sessions_tells_the_seat_the_place_in_line_and_a_risk(api: Ap
     assert "w7" in rows["c"]
     assert "PC_vnc:2002" in desk.out("get", "session", "c", "-o", "wide")
     assert "At risk:      none starts" in desk.out("describe", "session", "b")
-    assert "Seat:         ccna/2, whichever worker fills it" in desk.out("describe", "session", "b")
+    assert "Planned on:   planned worker ccna/2, whichever worker fills it" in desk.out("describe", "session", "b")
 
 
 def _answer(outcome: str, **fields: Any) -> Explanation:
@@ -335,10 +336,10 @@ def _answer(outcome: str, **fields: Any) -> Explanation:
         (None, "starts as soon as there is room"),
         (_answer("assign", worker="w1"), "starts now on w1"),
         (_answer("wait"), "waits: because"),
-        (_answer("refuse", remedy="change it"), "waits, and could not start as things are: because; change it"),
+        (_answer("refuse", remedy="change it"), "waits, because it cannot start at present: because; change it"),
         (
             _answer("wait", waiting=Waiting(queue_position=1, estimated_start=None, basis="nothing ends")),
-            "waits: number 1 in line, start not known: nothing ends",
+            "waits: number 1 in the queue, start not known: nothing ends",
         ),
     ],
 )

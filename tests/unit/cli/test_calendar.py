@@ -63,7 +63,7 @@ def test_a_day_is_drawn_in_eighty_columns() -> None:
         "no pool  imported  READY_UN…  ················································",
         "",
         "█ yours  ▒ others'  · free  ▼ now",
-        "one column is 30m, times are those of Europe/Berlin",
+        "one column is 30m; times are in Europe/Berlin",
     ]
 
 
@@ -174,7 +174,7 @@ def test_only_one_pool_or_none_is_shown(desk: Shell) -> None:
     assert "ccna/2" in desk.out("get", "calendar", "--pool", "ccna")
     result = desk.lcm("get", "calendar", "--pool", "nope")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "pool nope has no seats in namespace default" in result.stderr
+    assert "pool nope has no planned workers in namespace default" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_context_that_does_not_exist_is_named_with_those_that_do() -> None:
     "url", ["", "localhost:8080", "ftp://x", "http://", "http://x:99999", "http://x?a=1", "http://["]
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(Invalid, match="no address of an API"):
+    with pytest.raises(Invalid, match="not the address of an API"):
         connection.save_context("local", url, Secret("t1"), make_current=True)
 
 

@@ -135,9 +135,9 @@ def test_labs_among_documents_are_left_out_and_those_nobody_names_are_noted(desk
     result = desk.lcm("apply", "-f", folder, "-R")
     assert (result.exit_code, result.stdout) == (0, "definition/two:1.0.0 created\n")
     assert result.stderr.splitlines() == [
-        f"{folder}/labs/other.yaml is a lab and no document: left out, for no definition given here names it"
+        f"{folder}/labs/other.yaml is a lab, not a document: ignored, because no definition here names it"
     ]
-    assert desk.out("delete", "-f", folder, "-R") == "definition/two:1.0.0 is gone\n"
+    assert desk.out("delete", "-f", folder, "-R") == "definition/two:1.0.0 is deleted\n"
 
 
 def test_faults_of_a_lab_have_its_file_and_line_and_nothing_is_stored(
@@ -202,7 +202,7 @@ def test_a_definition_is_made_of_a_lab_alone(api: ApiServer, desk: Shell, folder
         "  State:  draft",
         f"  File:   {DIGEST}",
     ]
-    assert "a draft cannot be booked: repeat it with --activate" in result.stderr
+    assert "a draft cannot be booked: repeat the command with --activate" in result.stderr
     assert made(api, "alone:1.0.0").spec.state is DefinitionState.DRAFT
     told = desk.out("apply", "-f", lab, "--as-definition", "alone", "--activate").splitlines()
     assert told[0] == "definition/alone:1.0.0 configured"
@@ -232,7 +232,7 @@ def test_what_makes_no_sense_is_wrong_usage(desk: Shell, folder: Path) -> None:
     lab = folder / "labs" / "two.yaml"
     result = desk.lcm("apply", "-f", lab)
     assert result.exit_code == 2
-    assert "--as-definition NAME` makes a definition of it" in " ".join(result.stderr.replace("│", " ").split())
+    assert "--as-definition NAME` creates a definition from it" in " ".join(result.stderr.replace("│", " ").split())
     assert desk.lcm("apply", "-f", lab, "-f", folder / "two.yaml", "--as-definition", "a").exit_code == 2
     for option in (["--track", "x"], ["--activate"], ["-n", "other"]):
         assert desk.lcm("apply", "-f", folder / "two.yaml", *option).exit_code == 2

@@ -42,22 +42,22 @@ def end(api: ApiServer, name: str) -> None:
 
 def test_what_has_no_life_of_its_own_is_gone_at_once(api: ApiServer, desk: Shell) -> None:
     make(api, given.template(name="t1"), given.template(name="t2"))
-    assert desk.out("delete", "template", "t1") == "template/t1 is gone\n"
-    assert desk.out("delete", "t/t2") == "template/t2 is gone\n"
+    assert desk.out("delete", "template", "t1") == "template/t1 is deleted\n"
+    assert desk.out("delete", "t/t2") == "template/t2 is deleted\n"
     assert names(desk, "t") == []
 
 
 def test_what_has_a_life_of_its_own_is_going(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker())
-    assert desk.out("delete", "w", "w1") == "worker/w1 is going (PENDING)\n"
+    assert desk.out("delete", "w", "w1") == "worker/w1 is being deleted (PENDING)\n"
     assert "PENDING (deleting)" in desk.out("get", "w")
 
 
 def test_a_dry_run_deletes_nothing(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker(), given.template())
     assert desk.out("delete", "w,t", "--all", "--dry-run").splitlines() == [
-        "worker/w1 would be going (PENDING)",
-        "template/metal would be gone",
+        "worker/w1 would be deleted (PENDING)",
+        "template/metal would be deleted",
     ]
     assert names(desk, "w,t") == ["worker/w1", "template/metal"]
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_an_error_unless_it_may_be_missing(api: ApiServer, 
     result = desk.lcm("delete", "t", "nope", "t1")
     assert result.exit_code == 3
     assert "there is no template/nope in namespace default" in result.stderr
-    assert result.stdout == "template/t1 is gone\n"
+    assert result.stdout == "template/t1 is deleted\n"
     assert desk.lcm("delete", "t", "nope", "--ignore-not-found").exit_code == 0
 
 
@@ -98,12 +98,12 @@ def test_several_by_selector_are_asked_about(
 
 def test_one_by_selector_and_several_with_yes_are_not_asked_about(api: ApiServer, desk: Shell) -> None:
     make(api, *labs("a", "b1", "b2"))
-    assert desk.out("delete", "d", "-l", "tier=a") == "definition/a:1.0.0 is gone\n"
+    assert desk.out("delete", "d", "-l", "tier=a") == "definition/a:1.0.0 is deleted\n"
     assert desk.out("delete", "d", "--all", "--yes").splitlines() == [
-        "definition/b1:1.0.0 is gone",
-        "definition/b2:1.0.0 is gone",
+        "definition/b1:1.0.0 is deleted",
+        "definition/b2:1.0.0 is deleted",
     ]
-    assert "nothing selected" in desk.lcm("delete", "d", "--all").stderr
+    assert "no object matches" in desk.lcm("delete", "d", "--all").stderr
 
 
 def test_files_name_what_is_to_go_and_users_go_before_what_they_use(
@@ -117,17 +117,17 @@ def test_files_name_what_is_to_go_and_users_go_before_what_they_use(
     make(api, given.template(), given.worker(namespace="lab"))
     result = desk.lcm("delete", "-f", tmp_path / "all.yaml", "--ignore-not-found")
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == ["worker/w1 is going (PENDING)", "template/metal is gone"]
+    assert result.stdout.splitlines() == ["worker/w1 is being deleted (PENDING)", "template/metal is deleted"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["t"], "give names, or -l"),
-        (["t", "t1", "--all"], "give names, or -l"),
-        (["-f", "x.yaml", "t"], "-f excludes"),
+        (["t"], "name objects, or use -l"),
+        (["t", "t1", "--all"], "name objects, or use -l"),
+        (["-f", "x.yaml", "t"], "-f cannot be used with"),
         ([], "name a kind"),
-        (["t", "t1", "--timeout", "soon"], "no length of time"),
+        (["t", "t1", "--timeout", "soon"], "not a duration"),
     ],
 )
 def test_what_is_to_go_must_be_said_in_one_way(desk: Shell, arguments: list[str], told: str) -> None:
@@ -146,7 +146,7 @@ def test_waiting_ends_when_the_object_is_gone(api: ApiServer, desk: Shell) -> No
     then = api.once_watched(end_both)
     told = desk.out("delete", "w", "w1", "w2", "--wait", "--timeout", "60s").splitlines()
     then.join()
-    assert told[:2] == ["worker/w1 is going (PENDING)", "worker/w2 is going (PENDING)"]
+    assert told[:2] == ["worker/w1 is being deleted (PENDING)", "worker/w2 is being deleted (PENDING)"]
     assert told[2:] == ["worker/w1 is gone", "worker/w2 is gone"]
 
 
@@ -154,4 +154,4 @@ def test_waiting_gives_up_in_time_and_names_what_is_left(api: ApiServer, desk: S
     make(api, given.worker(name="w1"))
     result = desk.lcm("delete", "w", "w1", "--wait", "--timeout", "1s")
     assert result.exit_code == 7
-    assert "still going after 1s: worker/w1" in result.stderr
+    assert "not gone after 1s: worker/w1" in result.stderr

@@ -65,12 +65,12 @@ def test_a_worker_tells_its_machine_its_licence_and_why_it_will_be_paused(monkey
         "Machine:      i-1, m5zn.metal, us-east-1, running, 54.1.2.3",
         "CML:          2.9.1, licensed",
         "Idle:         yes: no activity for 31 minutes; pauses 2026-11-02 09:14Z (in 4m)",
-        "Deleted:      2026-11-02 09:05Z (5m ago), not gone yet",
-        "Made by:      LabWorkerPool ccna",
+        "Deleted:      2026-11-02 09:05Z (5m ago), not complete yet",
+        "Created by:   LabWorkerPool ccna",
         "Annotations:  note=x",
         "Last error:   nothing new",
         "  Licensed  False   7m   NoSeat",
-        "  asked to go 5m ago",
+        "  deletion requested 5m ago",
     ):
         assert line in lines
     assert " ".join(" ".join(lines).split()).count("full") == 30

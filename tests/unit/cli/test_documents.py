@@ -94,7 +94,7 @@ def test_a_document_that_is_no_object_is_a_flaw(text: str) -> None:
 
 def test_the_same_key_twice_is_a_flaw_that_names_both_lines() -> None:
     assert flaws("spec:\n  a: 1\n  b: 2\n  a: 3\n") == [
-        (4, "spec", "the key 'a' stands here twice, first on line 2"),
+        (4, "spec", "the key 'a' occurs twice, first on line 2"),
     ]
 
 
@@ -104,7 +104,7 @@ def test_every_flaw_of_a_file_is_told() -> None:
         (1, "an anchor"),
         (2, "an alias"),
         (3, "a tag"),
-        (6, "the key 'd' stands here twice, first on line 5"),
+        (6, "the key 'd' occurs twice, first on line 5"),
         (7, "a merge key `<<`"),
         (8, "a key that is a list or a mapping"),
     ]

@@ -61,7 +61,7 @@ def names(told: list[StreamItem]) -> list[str]:
 
 def test_what_happened_lately_is_a_table(api: ApiServer, tmp_path: Path) -> None:
     desk = shell(api, tmp_path)
-    assert "nothing happened lately" in desk.lcm("events").stderr
+    assert "no recent events" in desk.lcm("events").stderr
     make(api, "w1", "w2")
     heading, first, second = desk.out("events").splitlines()
     assert heading.split() == ["TIME", "TYPE", "ABOUT", "WHAT"]
@@ -183,7 +183,7 @@ async def test_odd_streams_are_read_as_far_as_they_go(monkeypatch: pytest.Monkey
 
 def test_sinks_are_made_listed_tested_and_deleted(api: ApiServer, tmp_path: Path) -> None:
     desk = shell(api, tmp_path)
-    assert "nobody is sent events" in desk.lcm("sink", "list").stderr
+    assert "there are no sinks" in desk.lcm("sink", "list").stderr
     options = ("--types", "worker.*, alert.*", "--secret", "env:SECRET_HOOK", "--owner", "ada")
     assert "sink hook created" in desk.out("sink", "create", "hook", HOOK, *options)
     row = desk.out("sink", "list").splitlines()[1].split()
@@ -191,8 +191,8 @@ def test_sinks_are_made_listed_tested_and_deleted(api: ApiServer, tmp_path: Path
     (shown,) = json.loads(desk.out("sink", "list", "-o", "json"))["items"]
     assert (shown["secret"], shown["owner_id"]) == ("env:SECRET_HOOK", "ada")
     assert desk.lcm("sink", "create", "hook", HOOK).exit_code == 4
-    assert "is on its way to hook" in desk.out("sink", "test", "hook")
-    assert "took everything" in desk.lcm("sink", "dead", "hook").stderr
+    assert "is queued for hook" in desk.out("sink", "test", "hook")
+    assert "accepted all events" in desk.lcm("sink", "dead", "hook").stderr
     assert json.loads(desk.out("sink", "dead", "hook", "-o", "json")) == {"items": []}
     assert "0 dead letters of hook" in desk.out("sink", "replay", "hook", "--all")
     assert desk.out("sink", "delete", "hook") == "sink hook deleted\n"

@@ -49,17 +49,18 @@ def test_somebody_who_waits_is_told_the_reason_the_remedy_the_place_in_line_and_
         "session/s1 waits: no worker has room before 11:10",
         "Why:      capacity",
         "Remedy:   wait, or book one of the free slots",
-        "Waiting:  number 2 in line, starts about Mon 2026-11-02 12:10 CET (in 2h): the",
-        "          first session ends then",
+        "Waiting:  number 2 in the queue, starts about Mon 2026-11-02 12:10 CET (in 2h):",
+        "          the first session ends then",
         "Decision: wait: 2 workers are full",
         "Free:     --at '2026-11-02 14:00' --for 1h30m  # Mon 14:00 CET, in 3h",
         "",
-        "PLACE   KIND    FITS  EARLIEST          REASON",
-        "w1      worker  no    Mon 12:10         its 48 CPU are taken by 6 sessions until",
-        "                                        11:10, and the lab needs 8",
-        "ccna/2  seat    yes   now",
-        "w3      worker  no    never             its CML is 2.7, 2.10 is needed",
-        "w4      worker  no    2026-11-11 12:10  drains",
+        "PLACE   KIND            FITS  EARLIEST          REASON",
+        "w1      worker          no    Mon 12:10         its 48 CPU are taken by 6",
+        "                                                sessions until 11:10, and the",
+        "                                                lab needs 8",
+        "ccna/2  planned worker  yes   now",
+        "w3      worker          no    never             its CML is 2.7, 2.10 is needed",
+        "w4      worker          no    2026-11-11 12:10  drains",
         "and 3 more; `-o wide` shows more of them",
     ]
 
@@ -67,14 +68,22 @@ def test_somebody_who_waits_is_told_the_reason_the_remedy_the_place_in_line_and_
 @pytest.mark.parametrize(
     ("outcome", "thought", "words"),
     [
-        ("assign", False, "session/s1 can start now on worker w1, seat ccna/3: because"),
-        ("assign", True, "session/s1 would start now on worker w1, seat ccna/3: because"),
-        ("scale_up", False, "session/s1 waits for a machine that is started for it (worker w1, seat ccna/3): because"),
-        ("promise", False, "session/s1 is promised worker w1, seat ccna/3 for Mon 2026-11-02 14:00-15:30 CET: because"),
-        ("promise", True, "session/s1 would be promised worker w1, seat ccna/3: because"),
-        ("refuse", False, "session/s1 cannot be placed as things are: because"),
+        ("assign", False, "session/s1 can start now on worker w1, planned worker ccna/3: because"),
+        ("assign", True, "session/s1 would start now on worker w1, planned worker ccna/3: because"),
+        (
+            "scale_up",
+            False,
+            "session/s1 waits for a machine that is being started (worker w1, planned worker ccna/3): because",
+        ),
+        (
+            "promise",
+            False,
+            "session/s1 is promised worker w1, planned worker ccna/3 for Mon 2026-11-02 14:00-15:30 CET: because",
+        ),
+        ("promise", True, "session/s1 would be promised worker w1, planned worker ccna/3: because"),
+        ("refuse", False, "session/s1 cannot be placed at present: because"),
         ("refuse", True, "session/s1 would be refused: because"),
-        ("placed", False, "session/s1 is placed on worker w1, seat ccna/3: because"),
+        ("placed", False, "session/s1 is placed on worker w1, planned worker ccna/3: because"),
         ("over", False, "session/s1 is over: because"),
         ("wait", True, "session/s1 would wait: because"),
     ],
@@ -90,7 +99,7 @@ def test_of_many_places_a_few_are_shown_unless_all_are_wanted() -> None:
     places = tuple(PlaceAnswer(place=f"a-pool-with-a-long-name/{n}", kind="seat", reason=LONG) for n in range(40))
     found = Explanation(outcome="refuse", why="full", reason="full", places=places)
     assert told(found)[-1] == f"and {40 - MOST_PLACES} more; `-o wide` shows more of them"
-    assert sum("seat" in line for line in told(found, whole=True)) == 40
+    assert sum("planned worker" in line for line in told(found, whole=True)) == 40
 
 
 @pytest.mark.parametrize("room", [60, 80, 100])
@@ -115,7 +124,7 @@ def desk_of_ada(open_api: ApiServer, tmp_path: Path) -> Shell:
 def test_a_session_is_named_with_or_without_its_kind(desk: Shell) -> None:
     desk.out("book", "basics", "--at", "+5h", "--for", "1h", "--name", "mine")
     first = desk.out("explain", "mine")
-    assert "session/mine is promised seat ccna/" in first
+    assert "session/mine is promised planned worker ccna/" in first
     assert desk.out("explain", "session", "mine") == desk.out("explain", "s/mine") == first
     assert json.loads(desk.out("explain", "mine", "-o", "json"))["outcome"] == "promise"
     assert desk.out("explain", "mine", "-o", "yaml").startswith("outcome: promise\n")
@@ -124,7 +133,7 @@ def test_a_session_is_named_with_or_without_its_kind(desk: Shell) -> None:
 def test_a_booking_that_is_only_thought_of_is_explained_and_not_made(desk: Shell) -> None:
     asked = ("--definition", "basics", "--at", "+20h", "--for", "90m")
     assert desk.out("explain", *asked).startswith("a session of basics, ")
-    assert "would be promised seat ccna/" in " ".join(desk.out("explain", *asked).split())
+    assert "would be promised planned worker ccna/" in " ".join(desk.out("explain", *asked).split())
     assert "would be refused" in desk.out("explain", "definition", "basics", *asked[2:], "--count", "9")
     assert "now for 3h" in desk.out("explain", "definition", "basics")
     assert desk.lcm("get", "sessions", "--field-selector", "spec.owner=nobody").exit_code == 0

@@ -88,8 +88,8 @@ def test_selectors_choose_by_label_and_field(api: ApiServer, desk: Shell) -> Non
         (["get", "wrokers"], "did you mean workers?"),
         (["get", "w", "-l", "a b"], "is no condition"),
         (["get", "w", "--field-selector", "spec.colour=red"], "LabWorker has no field spec.colour"),
-        (["get", "w", "w1", "-l", "a=b"], "names exclude"),
-        (["get", "w", "w1", "-A"], "names exclude"),
+        (["get", "w", "w1", "-l", "a=b"], "names cannot be used with"),
+        (["get", "w", "w1", "-A"], "names cannot be used with"),
         (["get", "all", "w1"], "takes no names"),
         (["get", "w/w1", "w2"], "is not KIND/NAME"),
         (["get", "w", "-o", "xml"], "xml"),
@@ -119,7 +119,7 @@ def test_all_is_all_that_one_may_see(api: ApiServer, tmp_path: Path) -> None:
     assert ada.out("get", "all", "-o", "name") == "definition/basics:1.0.0\n"
     refused = ada.lcm("get", "workers")
     assert refused.exit_code == 5
-    assert "`lcm context list` shows as whom you ask" in refused.stderr
+    assert "`lcm context list` shows which context you use" in refused.stderr
 
 
 def test_one_object_as_json_and_yaml_is_that_object(api: ApiServer, desk: Shell) -> None:
@@ -195,7 +195,7 @@ def test_an_api_that_does_not_answer_is_told_with_what_to_do(tmp_path: Path, api
     desk = Shell(tmp_path, LCM_URL="http://127.0.0.1:1", LCM_TOKEN="t")
     result = desk.lcm("get", "w")
     assert result.exit_code == 6
-    assert "is it running? `lcm up` starts one here" in result.stderr
+    assert "is the API running? `lcm up` starts one here" in result.stderr
     stranger = Shell(tmp_path, LCM_URL=api.url, LCM_TOKEN="nobody's").lcm("get", "w")
     assert stranger.exit_code == 5
     assert "context list" in stranger.stderr
@@ -311,5 +311,5 @@ def test_what_is_archived_is_shown_by_name_with_all_and_to_those_who_wait(api: A
     for words in (("get", "session", "old"), ("get", "sessions", "--all"), ("get", "s", "--all", "-A")):
         assert "COMPLETED" in desk.out(*words)
     assert "is COMPLETED" in desk.out("wait", "session", "old", "--for", "phase=COMPLETED", "--timeout", "5s")
-    assert "is gone" in desk.out("delete", "session", "old")
+    assert "is deleted" in desk.out("delete", "session", "old")
     assert desk.lcm("get", "sessions", "--all", "--watch").exit_code == 2

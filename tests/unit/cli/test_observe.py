@@ -94,7 +94,7 @@ def test_a_running_lab_is_looked_at_and_held_against_its_definition(api: ApiServ
         ["PORT", "ALLOCATED", "OBSERVED"],
         ["PC_vnc", "2002", "2099"],
     ]
-    assert result.stderr.startswith("1 ports have drifted")
+    assert result.stderr.startswith("1 ports differ from those allocated")
 
 
 def test_ports_that_are_as_they_were_given_are_told_in_a_line(api: ApiServer, desk: Shell) -> None:
@@ -102,7 +102,7 @@ def test_ports_that_are_as_they_were_given_are_told_in_a_line(api: ApiServer, de
     then = api.once_watched(answering(api, PC_serial=2001, PC_vnc=2002))
     result = desk.lcm("observe", "s/s1", "-o", "table")
     then.join()
-    assert "2 ports, all as they were allocated" in result.stderr
+    assert "2 ports, all as allocated" in result.stderr
     then = api.once_watched(answering(api, PC_serial=2001, PC_vnc=2002))
     seen = json.loads(desk.out("observe", "session", "s1", "-o", "json"))
     then.join()
@@ -119,7 +119,10 @@ def test_without_an_answer_time_is_up(api: ApiServer, desk: Shell) -> None:
 def test_what_does_not_run_is_not_observed(api: ApiServer, desk: Shell) -> None:
     api.put(lab(), given.session(owner="ada"))
     result = desk.lcm("observe", "session", "s1")
-    assert (result.exit_code, "session/s1 is PENDING: only what runs is observed" in result.stderr) == (5, True)
+    assert (result.exit_code, "session/s1 is PENDING: only a running session can be observed" in result.stderr) == (
+        5,
+        True,
+    )
     assert desk.lcm("observe", "session", "nope").exit_code == 3
     assert desk.lcm("observe", "definition", "nope:1").exit_code == 3
     for words in (["worker", "w1"], ["session", "s1", "--apply", "p95"], ["session", "s1", "-o", "name"], ["s1"]):
@@ -142,7 +145,7 @@ def test_what_a_definition_learned_is_a_table(api: ApiServer, desk: Shell) -> No
     rows = [line.split() for line in result.stdout.splitlines()]
     assert rows[0] == ["MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX"]
     assert rows[1] == ["CPU", "4", "6", "+50%", "5.123", "6", "8"]
-    assert "4 sessions of definition/basics:1.0.0 were observed; to be looked at: cpu_cores" in result.stderr
+    assert "4 sessions of definition/basics:1.0.0 were observed; needs review: cpu_cores" in result.stderr
     assert json.loads(desk.out("observe", "definition", "basics:1.0.0", "-o", "json"))["needs_review"] is True
 
 
@@ -159,7 +162,7 @@ def test_a_person_applies_it_after_seeing_before_and_after(api: ApiServer, desk:
     assert desk.lcm(*command).exit_code == 1
     assert "nothing was changed" in desk.lcm(*command, "--dry-run").stderr
     assert requirements(api) == DECLARED
-    assert "counts with that" in desk.out(*command, stdin="y\n")
+    assert "new bookings use that" in desk.out(*command, stdin="y\n")
     wanted = ResourceRequirements(cpu_cores=cores, memory_gb=12, storage_gb=10)
     assert requirements(api) == wanted
     assert "declares that already" in desk.out(*command, "--yes")

@@ -184,7 +184,7 @@ def test_a_story_in_a_narrow_terminal_puts_reasons_on_lines_of_their_own(api: Ap
 
 def test_what_has_no_phases_has_a_short_story(api: ApiServer, desk: Shell) -> None:
     make(api, given.template())
-    assert desk.out("story", "t", "metal") == "template/metal has no phases; it was made 0s ago\n"
+    assert desk.out("story", "t", "metal") == "template/metal has no phases; created 0s ago\n"
     assert desk.lcm("story", "t", "nope").exit_code == 3
 
 

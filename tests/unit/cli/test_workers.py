@@ -65,7 +65,7 @@ def test_a_drain_says_whom_it_waits_for_until_when_and_how_to_cancel(api: ApiSer
     text = said(desk.out("drain", "w1", "--deadline", "30m"))
     assert "waits for 4 sessions (s1, s2, s3 and 1 more) until 20" in text
     assert "(in 29m)" in text or "(in 30m)" in text
-    assert "then its licence is given back and its machine is stopped" in text
+    assert "then its licence is returned and its machine is stopped" in text
     assert "`lcm undrain w1` cancels" in text
     assert phase_of(api) == (P.DRAINING, "stopped")
     assert "worker/w1 is ACTIVE and takes sessions" in desk.out("undrain", "w1")
@@ -75,7 +75,7 @@ def test_a_drain_says_whom_it_waits_for_until_when_and_how_to_cancel(api: ApiSer
 def test_a_dry_run_says_what_would_come_of_it_and_does_nothing(api: ApiServer, desk: Shell) -> None:
     there(api, P.READY, cml={"licensed": False})
     result = desk.lcm("drain", "w1", "--dry-run")
-    assert "no session is on it, so that its machine is stopped now" in said(result.stdout)
+    assert "it has no sessions, so its machine is stopped now" in said(result.stdout)
     assert "nothing was done" in result.stderr
     assert phase_of(api) == (P.READY, "running")
 
@@ -83,11 +83,11 @@ def test_a_dry_run_says_what_would_come_of_it_and_does_nothing(api: ApiServer, d
 @pytest.mark.parametrize(
     ("phase", "verb", "advice"),
     [
-        (P.STOPPED, "drain", "it is stopped, and nothing is on it; `lcm delete worker w1` removes it"),
+        (P.STOPPED, "drain", "it is stopped and has no sessions; `lcm delete worker w1` removes it"),
         (P.STARTING, "drain", "it takes no sessions yet"),
-        (P.FAILED, "drain", "`lcm describe worker w1` says why"),
+        (P.FAILED, "drain", "`lcm describe worker w1` shows why"),
         (P.STOPPING, "undrain", "its drain is over; `lcm resume w1` starts it again"),
-        (P.TERMINATED, "pause", "`lcm story worker w1` tells what happened to it"),
+        (P.TERMINATED, "pause", "`lcm story worker w1` shows what happened to it"),
     ],
 )
 def test_what_is_not_possible_now_is_refused_with_what_to_do(
@@ -113,7 +113,7 @@ def test_of_several_workers_a_missing_one_is_named_and_the_others_are_done(api: 
     [
         (P.READY, "its machine stops now"),
         (P.STOPPED, "is stopped; `lcm resume w1` starts it"),
-        (P.STARTING, "is STARTING, and is to be stopped"),
+        (P.STARTING, "is STARTING and will be stopped"),
         (P.FAILED, "has failed and will not be started"),
     ],
 )
@@ -124,15 +124,15 @@ def test_a_pause_says_what_happens_next(api: ApiServer, desk: Shell, phase: Work
 
 def test_a_pause_waits_for_sessions_and_says_so(api: ApiServer, desk: Shell) -> None:
     busy(api, there(api, P.ACTIVE), "s1")
-    assert "is to be stopped, and waits for 1 session (s1)" in said(desk.out("pause", "w1"))
+    assert "will be stopped after 1 session (s1)" in said(desk.out("pause", "w1"))
 
 
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
-        (P.READY, "runs (READY); it stays so until it is idle"),
-        (P.STOPPED, "its machine starts now, and CML takes some minutes `lcm wait worker w1 --for"),
-        (P.STOPPING, "is STOPPING, and is to run"),
+        (P.READY, "runs (READY) and stays running until it is idle"),
+        (P.STOPPED, "its machine boots now, and CML takes some minutes `lcm wait worker w1 --for"),
+        (P.STOPPING, "is STOPPING and will be started"),
     ],
 )
 def test_a_resume_says_what_happens_next(api: ApiServer, desk: Shell, phase: WorkerPhase, words: str) -> None:
@@ -149,7 +149,7 @@ def test_what_is_drained_is_not_resumed_but_undrained(api: ApiServer, desk: Shel
 def test_a_snooze_says_until_when_and_how_to_end_it(api: ApiServer, desk: Shell) -> None:
     there(api, P.READY)
     text = said(desk.out("snooze", "w1", "--for", "90s"))
-    assert "is not paused before 20" in text
+    assert "is not paused for being idle before 20" in text
     assert "`lcm snooze w1 --for 1m` ends that sooner" in text
     assert "snoozed" in desk.out("get", "workers")
     there(api, P.READY, "w2", idle={"enabled": False})
@@ -166,9 +166,9 @@ def test_a_licence_is_asked_for_anew_by_reference(api: ApiServer, desk: Shell) -
     refused = desk.lcm("license", "w1")
     assert (refused.exit_code, "has no licence token" in refused.stderr) == (5, True)
     text = said(desk.out("license", "w1", "--token", "env:CML_T", "--flavour", "personal"))
-    assert "is to register as personal" in text
+    assert "will register as personal" in text
     there(api, P.READY, "w2", cml=LICENSED)
-    assert "is licensed now" in said(desk.out("license", "w2", "--token", "env:CML_T"))
+    assert "is licensed; the token is used" in said(desk.out("license", "w2", "--token", "env:CML_T"))
 
 
 def measured(api: ApiServer, worker: LabWorker, **figures: object) -> None:
@@ -219,7 +219,7 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
         "              2.5 MB in, by CloudWatch 0s ago",
         "              sessions: quiet; none is on it",
         "              people: unknown, so active; CML did not say",
-        "Failure:      CmlNotUp, 2 so far",
+        "Failure:      CmlNotUp, 2 retries so far",
         "Paused:       1 times, resumed 0 times",
         "Sessions:     s1 RUNNING of ada",
         "Alerts:       warning HighCpu for 0s: CPU is at 95 %",
@@ -249,7 +249,7 @@ def test_seats_are_listed_and_an_orphaned_one_is_freed_by_a_person(api: ApiServe
 
 
 def test_nothing_to_tell_is_told(desk: Shell) -> None:
-    assert desk.lcm("alerts").stderr == "nothing needs attention\n"
+    assert desk.lcm("alerts").stderr == "no open alerts\n"
     assert desk.lcm("licenses").stderr == "no licence seat is taken\n"
     missing = desk.lcm("licenses", "free", "uid-none")
     assert missing.exit_code == 3

@@ -102,9 +102,9 @@ def test_a_day_is_recorded_from_the_archive_and_from_what_is_live_and_played_aga
 
     assert api.do(archived) == 4
     file = tmp_path / "monday.yaml"
-    assert desk.out("record", file, "--day", DAY) == f"{file}: 5 sessions; `lcm plan {file}` plays them again\n"
+    assert desk.out("record", file, "--day", DAY) == f"{file}: 5 sessions; `lcm plan {file}` simulates them\n"
     text = file.read_text()
-    assert "# Machines failed 1 times; `--faults 0.042` plays about as many mishaps an hour:" in text
+    assert "# Machines failed 1 times; `--faults 0.042` simulates about as many failures:" in text
     assert "# 2026-11-02T10:00:00Z w1 FAILED: a reason" in text
     found = read_timetable(file.name, file.read_bytes())
     check(found)
@@ -139,12 +139,12 @@ def test_nothing_is_written_over_and_a_day_on_which_nothing_was_wanted_is_said_s
     file = tmp_path / "day.yaml"
     empty = desk.lcm("record", file, "--day", "2020-01-01")
     assert empty.exit_code == 5
-    assert "no session was wanted between 2020-01-01T00:00:00Z" in empty.stderr
+    assert "no session was booked from 2020-01-01T00:00:00Z" in empty.stderr
     assert not file.exists()
     file.write_text("mine")
     refused = desk.lcm("record", file, "--day", DAY)
     assert (refused.exit_code, file.read_text()) == (5, "mine")
-    assert "name another file, or say --force" in refused.stderr
+    assert "name another file, or add --force" in refused.stderr
     desk.out("record", file, "--day", DAY, "--force")
     assert file.read_text().endswith(desk.out("record", "-", "--day", DAY).partition("\n")[2])
     assert desk.lcm("record", "-", "--day", "someday").exit_code == 2
@@ -157,10 +157,10 @@ def test_it_is_for_staff_and_whoever_may_not_read_the_audit_is_told_what_is_a_gu
 ) -> None:
     result = shell(api, tmp_path, "anna").lcm("record", "-", "--day", DAY)
     assert result.exit_code == 5
-    assert "only those who run the system" in result.stderr
+    assert "only operators and administrators" in result.stderr
     api.tokens["otto"] = desk.out("token", "create", "otto", "--role", "operator").splitlines()[-1]
     written = shell(api, tmp_path, "otto", TZ="UTC").out("record", "-", "--day", DAY)
-    assert "# When sessions were extended is a guess: only administrators may read the audit.\n" in written
+    assert "# The times of extensions are estimates: only administrators may read the audit.\n" in written
 
 
 def test_extensions_come_when_they_were_asked_for_and_add_up() -> None:

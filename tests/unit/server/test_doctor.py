@@ -69,7 +69,7 @@ def failed(found: doctor.DoctorReport) -> list[DoctorCheck]:
 def test_a_fresh_machine_is_well() -> None:
     result = run()
     assert result.exit_code == 0, result.stdout
-    assert "not there yet" in result.stdout
+    assert "does not exist yet" in result.stdout
     assert not Path(".data").exists(), "looking must not make anything"
 
 
@@ -112,7 +112,7 @@ def test_it_fits_the_terminal(columns: int) -> None:
 def test_names_stay_whole_and_it_is_said_whose_settings_these_are(columns: int) -> None:
     written = run(**variables_environment(*NAMED) | NOBODY, COLUMNS=str(columns)).stdout
     assert {one.name for one in VARIABLES} <= {line.split(" ")[0] for line in written.splitlines()}
-    assert "settings that this shell gives" in " ".join(written.split())
+    assert "settings apply to commands in this shell" in " ".join(written.split())
 
 
 def test_every_bad_value_is_named_and_the_rest_is_shown_all_the_same() -> None:
@@ -162,13 +162,13 @@ def test_a_data_folder_that_cannot_be_written_fails(home: Path) -> None:
     assert check_data_folder(home / "taken" / "inside").state is CheckState.FAIL
     result = run(LCM_DATA_DIR=str(home / "taken" / "inside"))
     assert result.exit_code == 1
-    assert "choose another folder by LCM_DATA_DIR" in result.stdout
+    assert "choose another folder with LCM_DATA_DIR" in result.stdout
 
 
 def test_a_data_folder_that_is_not_there_yet_is_well(home: Path) -> None:
     found = check_data_folder(home / "a" / "b")
     assert found.state is CheckState.OK
-    assert "not made yet" in found.detail
+    assert "does not exist yet" in found.detail
     assert "GB free" in found.detail
 
 
@@ -188,7 +188,7 @@ def test_where_lab_files_are_kept_is_looked_at_without_keeping_any(home: Path) -
     assert result.exit_code == 1
     assert "tmp cannot be written" in " ".join(result.stdout.split())
     result = run(ARTIFACTS_DIR=str(home / "kept" / "tmp"))
-    assert "choose another folder by ARTIFACTS_DIR" in result.stdout
+    assert "choose another folder with ARTIFACTS_DIR" in result.stdout
 
 
 def test_a_bucket_that_does_not_answer_fails_with_what_to_look_at() -> None:
@@ -335,7 +335,7 @@ def test_a_member_of_etcd_that_is_down_is_told_apart_and_nothing_is_begun(
         first = report(ETCD_ENDPOINTS=f"{server.endpoint},{down}")
         assert (states(first)[f"etcd {server.endpoint}"], states(first)[f"etcd {down}"]) == ("ok", "fail")
         details = [one["detail"] for one in first["checks"] if one["name"] == f"etcd {server.endpoint}"]
-        assert "no store of ours yet" in details[0]
+        assert "no store of this system yet" in details[0]
         again = report(ETCD_ENDPOINTS=server.endpoint)
         assert [one["detail"] for one in again["checks"] if one["name"].startswith("etcd")] == details
         asyncio.run(begin(server.endpoint))

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import typer
 
 from lcm.cli.booking.extend import parse_session_name
-from lcm.cli.output import connection, options, render
-from lcm.cli.output.nouns import title_of
-from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output
+from lcm.cli.output import connection, render
+from lcm.cli.output.nouns import naming_missing, title_of
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output, SessionName
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.table import print_rows
 from lcm.control.plane.protocol import Plane, Ref
@@ -20,26 +20,26 @@ from lcm.model.base.errors import Gone
 from lcm.model.kinds.session import Artifact, LabletSession
 from lcm.system.clock import SystemClock
 
-_USAGE: Final = "write `lcm artifacts NAME`, such as `lcm artifacts basics-x7k2p`"
-_STDOUT: Final = "-"
 _UNITS: Final = ((1_000_000, "MB"), (1_000, "kB"))
 
 
 def artifacts(
-    words: Annotated[
-        list[str], typer.Argument(metavar="[session] NAME", help="A session.", autocompletion=options.complete_sessions)
-    ],
+    words: SessionName,
     *,
     download: Annotated[
         str,
-        typer.Option("--download", metavar="PATH", help="Put them into this folder; one file may go to a file, or -."),
+        typer.Option(
+            "--download",
+            metavar="PATH",
+            help="Download to this folder; a single file also to a file, or - (standard output).",
+        ),
     ] = "",
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="FILE", help="Only files of this name; repeatable.")
+        list[str] | None, typer.Option("--only", metavar="FILE", help="Only files with this name; repeatable.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="How to write the list: table, name, json, yaml.")
+        Output, typer.Option("-o", "--output", help="Output format: table, name, json, yaml.")
     ] = Output.TABLE,
     namespace: Namespace = DEFAULT_NAMESPACE,
     context: ContextName = None,
@@ -48,36 +48,28 @@ def artifacts(
 
     A session's lab is saved with its final configurations before it is removed, and kept for a while.
     """
-    ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words, _USAGE), namespace)
+    name = parse_session_name(words, "write `lcm artifacts NAME`, such as `lcm artifacts basics-x7k2p`")
+    ref: Ref[LabletSession] = Ref(LabletSession, name, namespace)
+    title = title_of(LabletSession, name)
 
     async def work(plane: Plane) -> None:
-        found = _select_artifacts(await _list_artifacts(plane, ref), only or [], ref)
+        with naming_missing(ref):
+            found = await plane.artifacts(ref)
+        for file in only or ():
+            if file not in {one.name for one in found}:
+                raise Gone(f"there is no file {file!r} of {title}, or it has expired")
+        found = [one for one in found if not only or one.name in only]
         if not download:
-            _print_list(found, ref, output)
+            _print_list(found, title, output)
         elif not found:
-            raise Gone(f"nothing was collected from {title_of(LabletSession, ref.name)}, or it has expired")
+            raise Gone(f"nothing was collected from {title}, or it has expired")
         else:
             await _download(plane, ref, _choose_paths(found, download, force=force))
 
     connection.with_plane(work, context)
 
 
-async def _list_artifacts(plane: Plane, ref: Ref[LabletSession]) -> Sequence[Artifact]:
-    try:
-        return await plane.artifacts(ref)
-    except Gone:
-        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
-
-
-def _select_artifacts(found: Sequence[Artifact], only: Sequence[str], ref: Ref[LabletSession]) -> Sequence[Artifact]:
-    there = {one.name for one in found}
-    for name in only:
-        if name not in there:
-            raise Gone(f"there is no file {name!r} of {title_of(LabletSession, ref.name)}, or it has expired")
-    return [one for one in found if not only or one.name in only]
-
-
-def _print_list(found: Sequence[Artifact], ref: Ref[LabletSession], output: Output) -> None:
+def _print_list(found: Sequence[Artifact], title: str, output: Output) -> None:
     if output in {Output.JSON, Output.YAML}:
         print_value(found, output)
         return
@@ -86,21 +78,13 @@ def _print_list(found: Sequence[Artifact], ref: Ref[LabletSession], output: Outp
             render.print_line(render.sanitize(one.name))
         return
     if not found:
-        render.print_message(
-            f"nothing was collected from {title_of(LabletSession, ref.name)} so far, or it has expired"
-        )
+        render.print_message(f"nothing was collected from {title} so far, or it has expired")
         return
     now = SystemClock().now()
-    rows = [
-        (
-            one.name,
-            format_size(one.size_bytes),
-            render.format_age(one.collected_at, now),
-            render.format_moment(one.expires_at),
-            one.digest,
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        age, expires = render.format_age(one.collected_at, now), render.format_moment(one.expires_at)
+        rows.append((one.name, format_size(one.size_bytes), age, expires, one.digest))
     print_rows(("NAME", "SIZE", "AGE", "EXPIRES", "DIGEST"), rows, now, whole=("NAME",))
 
 
@@ -118,19 +102,21 @@ def _choose_paths(found: Sequence[Artifact], where: str, *, force: bool) -> list
     if folder.is_dir() or where.endswith(os.sep):
         places: list[tuple[str, Path | None]] = [(one.name, folder / _check_file_name(one.name)) for one in found]
     elif len(found) > 1:
-        raise typer.BadParameter(f"{len(found)} files do not go into one; name a folder, or --only one of them")
+        raise typer.BadParameter(f"{len(found)} files need a folder; name a folder, or choose one file with --only")
     else:
-        places = [(found[0].name, None if where == _STDOUT else folder)]
+        places = [(found[0].name, None if where == "-" else folder)]
     for _, path in places:
         if path is not None and path.exists() and not force:
-            raise typer.BadParameter(f"{path} is there already; --force replaces it", param_hint="--download")
+            raise typer.BadParameter(f"{path} exists already; --force replaces it", param_hint="--download")
     return places
 
 
 def _check_file_name(name: str) -> str:
     """Refuse a name that would lead out of the folder."""
     if name != Path(name).name or name in {"", ".", ".."} or render.UNSAFE.search(name):
-        raise typer.BadParameter(f"{name!r} is no name for a file here; give it one with --only and --download FILE")
+        raise typer.BadParameter(
+            f"{name!r} cannot be used as a file name; choose another with --only and --download FILE"
+        )
     return name
 
 

@@ -11,7 +11,7 @@ import typer
 from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
-from lcm.cli.output.options import At, ContextName, DryRun, For, Namespace, Output, TimeZone
+from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
 from lcm.cli.output.printer import Printer
 from lcm.cli.output.times import Zone, find_zone, parse_day, parse_minutes, parse_moment, terminal_zone
 from lcm.control.plane.protocol import Plane, Ref, ref_of
@@ -62,7 +62,19 @@ class BookingRequest:
         end = self.start + timedelta(minutes=minutes) if self.start else None
         metadata = Metadata(name=name, namespace=self.namespace)
         if not self.is_for_several:
-            return LabletSession(metadata=metadata, spec=self._session_spec(minutes, end))
+            session = LabletSessionSpec(
+                definition=self.definition,
+                owner=self.owner,
+                student_email=next(iter(self.emails), None),
+                lab_track=self.track,
+                timeslot_start=self.start,
+                timeslot_end=end,
+                duration_minutes=None if self.start else minutes,
+                give_up_at=self.give_up_at,
+                region_required=self.region,
+                priority=self.priority,
+            )
+            return LabletSession(metadata=metadata, spec=session)
         assert self.start is not None, "several are booked for a time"
         assert end is not None, "likewise"
         spec = ReservationSpec(
@@ -79,20 +91,6 @@ class BookingRequest:
         )
         return Reservation(metadata=metadata, spec=spec)
 
-    def _session_spec(self, minutes: int, end: datetime | None) -> LabletSessionSpec:
-        return LabletSessionSpec(
-            definition=self.definition,
-            owner=self.owner,
-            student_email=next(iter(self.emails), None),
-            lab_track=self.track,
-            timeslot_start=self.start,
-            timeslot_end=end,
-            duration_minutes=None if self.start else minutes,
-            give_up_at=self.give_up_at,
-            region_required=self.region,
-            priority=self.priority,
-        )
-
 
 def make_up_name(definition: str, chance: Callable[[], float]) -> str:
     """Make up a name: `basics-x7k2p`."""
@@ -103,16 +101,16 @@ def make_up_name(definition: str, chance: Callable[[], float]) -> str:
 def parse_recurrence(every: str, on: str, until: date, zone: Zone) -> Recurrence:
     """Parse how often: day, week, weekday, or days such as mon,wed."""
     if not zone.name:
-        raise typer.BadParameter("name the zone of the clocks that it goes by: Europe/Berlin", param_hint="--time-zone")
+        raise typer.BadParameter("name the time zone of the series, such as Europe/Berlin", param_hint="--time-zone")
     word = every.strip().lower()
     days = _parse_weekdays(on, "--on")
     if word not in {"day", "week"}:
         if days:
-            raise typer.BadParameter("goes with --every week", param_hint="--on")
+            raise typer.BadParameter("can only be used with --every week", param_hint="--on")
         days = _WORKDAYS if word == "weekday" else _parse_weekdays(word, "--every")
         word = "week"
     if word == "day" and days:
-        raise typer.BadParameter("every day is on all days; use --every week", param_hint="--on")
+        raise typer.BadParameter("cannot be used with --every day; use --every week", param_hint="--on")
     often = cast("Literal['day', 'week']", word)
     return Recurrence(every=often, until=until, time_zone=zone.name, weekdays=days)
 
@@ -120,7 +118,7 @@ def parse_recurrence(every: str, on: str, until: date, zone: Zone) -> Recurrence
 def _parse_weekdays(text: str, hint: str) -> tuple[Weekday, ...]:
     words: Sequence[str] = [word.strip() for word in text.lower().split(",") if word.strip()]
     if unknown := [word for word in words if word not in _DAYS]:
-        raise typer.BadParameter(f"{unknown[0]!r} is no day; write mon,wed", param_hint=hint)
+        raise typer.BadParameter(f"{unknown[0]!r} is not a day; write mon,wed", param_hint=hint)
     return tuple(dict.fromkeys(_DAYS[word] for word in words))
 
 
@@ -132,35 +130,38 @@ def book(
         str,
         typer.Argument(
             metavar="DEFINITION",
-            help="Which lab; without a version, the newest that is active.",
+            help="The lab to book; without a version: the newest active one.",
             autocompletion=options.complete_definitions,
         ),
     ],
     *,
     at: At = None,
-    now: Annotated[bool, typer.Option("--now", help="As soon as possible, which is usual without --at.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Start as soon as possible; the default without --at.")] = False,
     span: For = None,
-    owner: Annotated[str, typer.Option("--as", metavar="OWNER", help="Whose it is; else yours.")] = "",
-    count: Annotated[int, typer.Option("--count", metavar="N", help="How many at a time.", min=1, max=400)] = 1,
+    owner: Annotated[str, typer.Option("--as", metavar="OWNER", help="Owner of the booking; default: you.")] = "",
+    count: Count = 1,
     every: Annotated[
-        str, typer.Option("--every", metavar="WHEN", help="Again: day, week, weekday, or days such as mon,wed.")
+        str,
+        typer.Option("--every", metavar="WHEN", help="Repeat every day, week, weekday, or on days such as mon,wed."),
     ] = "",
-    on: Annotated[str, typer.Option("--on", metavar="DAYS", help="With --every week: on these days, mon,wed.")] = "",
-    until: Annotated[str, typer.Option("--until", metavar="DATE", help="With --every: the last day of it.")] = "",
+    on: Annotated[str, typer.Option("--on", metavar="DAYS", help="With --every week: the days, such as mon,wed.")] = "",
+    until: Annotated[str, typer.Option("--until", metavar="DATE", help="With --every: the last day.")] = "",
     time_zone: TimeZone = "",
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it; else made up.")] = None,
-    track: Annotated[str, typer.Option("--track", metavar="TRACK", help="Another track than its lab's.")] = "",
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the booking; default: a generated one.")
+    ] = None,
+    track: Track = "",
+    region: Region = None,
     email: Annotated[
-        list[str] | None, typer.Option("--email", metavar="EMAIL", help="The student's; repeated for several.")
+        list[str] | None, typer.Option("--email", metavar="EMAIL", help="E-mail address of the student; repeatable.")
     ] = None,
-    priority: Annotated[int, typer.Option("--priority", metavar="N", help="Above 0: before others.")] = 0,
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="Higher numbers are placed first.")] = 0,
     give_up_after: Annotated[
-        str | None, typer.Option("--give-up-after", metavar="TIME", help="How long to wait for a start: 30m, 4h.")
+        str | None, typer.Option("--give-up-after", metavar="TIME", help="Longest time to wait for the start: 30m, 4h.")
     ] = None,
-    follow: Annotated[bool, typer.Option("-w", "--watch", help="Tell how it goes until it runs.")] = False,
+    follow: Annotated[bool, typer.Option("-w", "--watch", help="Show progress until the session runs.")] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to write what was made.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.TABLE,
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
@@ -169,18 +170,23 @@ def book(
     `lcm book basics --for 2h`, `lcm book basics --at 'tomorrow 9:00' --for 90m --count 12`,
     `lcm book basics --at '2026-12-01 09:00' --for 2h --every week --until 2027-01-31`
 
-    A slot is promised when it is booked; otherwise it is refused and the nearest free slots are named.
+    A booking for a time is promised or refused at once; if it is refused, the nearest free slots are shown.
     """
     clock = SystemClock()
     zone = find_zone(time_zone) if time_zone else terminal_zone()
     start = parse_moment(at, clock.now(), zone) if at else None
     _check_options(start is not None, now=now, several=count > 1 or bool(every), follow=follow, emails=len(email or ()))
     if bool(until) != bool(every):
-        raise typer.BadParameter("--every and --until go together", param_hint="--until" if until else "--every")
+        raise typer.BadParameter(
+            "--every and --until must be used together", param_hint="--until" if until else "--every"
+        )
     if on and not every:
-        raise typer.BadParameter("goes with --every week", param_hint="--on")
+        raise typer.BadParameter("can only be used with --every week", param_hint="--on")
     if give_up_after and start:
-        raise typer.BadParameter("a time is promised or refused at once", param_hint="--give-up-after")
+        raise typer.BadParameter(
+            "cannot be used with --at: a booking for a time is accepted or refused at once",
+            param_hint="--give-up-after",
+        )
     patience = parse_moment(f"+{give_up_after}", clock.now(), zone, "--give-up-after") if give_up_after else None
     asked = BookingRequest(
         definition=definition,
@@ -202,13 +208,15 @@ def book(
 
 def _check_options(timed: bool, *, now: bool, several: bool, follow: bool, emails: int) -> None:  # noqa: FBT001 - what it is about
     if now and timed:
-        raise typer.BadParameter("--at and --now exclude each other", param_hint="--now")
+        raise typer.BadParameter("--at and --now cannot be used together", param_hint="--now")
     if several and not timed:
-        raise typer.BadParameter("several are promised together: say when, such as --at +1h", param_hint="--at")
+        raise typer.BadParameter("several sessions need a start time, such as --at +1h", param_hint="--at")
     if several and follow:
-        raise typer.BadParameter("follows one session; `lcm get sessions -w` follows many", param_hint="--watch")
+        raise typer.BadParameter(
+            "can follow only one session; `lcm get sessions -w` follows many", param_hint="--watch"
+        )
     if emails > 1 and not several:
-        raise typer.BadParameter("one session has one student", param_hint="--email")
+        raise typer.BadParameter("one session has one student; add --count for several", param_hint="--email")
 
 
 class _BookingCommand:
@@ -226,7 +234,12 @@ class _BookingCommand:
             try:
                 made = await self._create(plane, asked)
             except NoRoom as error:
-                raise typer.Exit(self._report_refusal(error)) from error
+                code = connection.report_error(error)
+                if error.nearest:
+                    render.print_message("free slots:")
+                for line in format_free_slots(error.nearest, self._clock.now(), self._zone):
+                    render.print_message(f"  {line}")
+                raise typer.Exit(code) from error
             await self._print_booking(plane, made)
             if self._follow and isinstance(made, LabletSession):
                 await watch_until_running(plane, made, self._clock, self._zone)
@@ -244,10 +257,10 @@ class _BookingCommand:
                 if error.wanted:
                     raise
                 if asked.name or not left:
-                    raise Refused(f"there is a {title(booking)} already: give another --name") from error
+                    raise Refused(f"there is a {title(booking)} already: choose another --name") from error
             except Unreachable as error:
                 kind = noun_of(booking.kind).singular
-                message = f"{error}; whether {title(booking)} was booked is told by `lcm get {kind} {name}`"
+                message = f"{error}; `lcm get {kind} {name}` shows whether {title(booking)} was booked"
                 raise Unreachable(message) from error
         raise AssertionError
 
@@ -278,15 +291,6 @@ class _BookingCommand:
         except (Refused, Later):
             return None
 
-    def _report_refusal(self, error: NoRoom) -> int:
-        """Print why nothing was booked and which slots are free; return the exit code."""
-        code = connection.report_error(error)
-        if error.nearest:
-            render.print_message("free instead:")
-            for line in format_free_slots(error.nearest, self._clock.now(), self._zone):
-                render.print_message(f"  {line}")
-        return code
-
 
 async def longest_minutes(plane: Plane, definition: str, namespace: str) -> int:
     """Return how many minutes a lab may be booked for; the API knows which version is meant."""
@@ -298,5 +302,5 @@ async def longest_minutes(plane: Plane, definition: str, namespace: str) -> int:
     found = await plane.get(Ref(LabletDefinition, preview.spec.definition, namespace))
     if found is None:
         missing = title_of(LabletDefinition, definition)
-        raise typer.BadParameter(f"how long {missing} may last is not known; say it", param_hint="--for")
+        raise typer.BadParameter(f"the longest duration of {missing} is not known; set one", param_hint="--for")
     return found.spec.max_duration_minutes

@@ -126,12 +126,12 @@ def draw_calendar(view: CalendarView, sight: DrawingContext, *, with_namespace: 
     for label, row in zip(labels, view.rows, strict=True):
         yield f"{label:<{indent}}{_colour_cells(draw_row(row, span, sight.caller, signs))}"
     if view.rows_left_off:
-        yield f"and {view.rows_left_off} more seats; `-n NS` or `--pool NAME` shows fewer"
+        yield f"and {view.rows_left_off} more planned workers; `-n NS` or `--pool NAME` shows fewer"
     yield ""
     long = format_minutes(span.cell // timedelta(minutes=1))
     zone_name = zone.name or f"{zone.local(now):%Z}"
     yield f"{signs.own} yours  {signs.other} others'  {signs.free} free  {signs.now} now"
-    yield f"one column is {long}, times are those of {zone_name}"
+    yield f"one column is {long}; times are in {zone_name}"
 
 
 def _is_own(booked: Booked, caller: str) -> bool:
@@ -185,13 +185,13 @@ def _place_texts(marks: Sequence[tuple[int, str]], count: int) -> str:
 
 
 From = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="calendar: from when on, 2026-12-01 or 09:00; else now.")
+    str | None, typer.Option("--from", metavar="TIME", help="calendar: start, 2026-12-01 or 09:00; default: now.")
 ]
-Days = Annotated[int | None, typer.Option("--days", metavar="N", help="calendar: so many days.", min=1, max=60)]
+Days = Annotated[int | None, typer.Option("--days", metavar="N", help="calendar: number of days.", min=1, max=60)]
 Hours = Annotated[
-    int | None, typer.Option("--hours", metavar="N", help="calendar: so many hours; else 24.", min=1, max=1440)
+    int | None, typer.Option("--hours", metavar="N", help="calendar: number of hours; default: 24.", min=1, max=1440)
 ]
-Pool = Annotated[str, typer.Option("--pool", metavar="NAME", help="calendar: only this pool's seats.")]
+Pool = Annotated[str, typer.Option("--pool", metavar="NAME", help="calendar: only planned workers of this pool.")]
 _DEFAULT_HOURS: Final = 24
 _MAX_WIDTH: Final = 200
 
@@ -208,7 +208,7 @@ class CalendarOptions:
     def span(self, now: datetime, zone: Zone) -> tuple[datetime, datetime]:
         """Return its start and end: whole days begin at midnight, hours at a full hour."""
         if self.days and self.hours:
-            raise typer.BadParameter("--days and --hours exclude each other", param_hint="--hours")
+            raise typer.BadParameter("--days and --hours cannot be used together", param_hint="--hours")
         begin = parse_moment(self.begin, now, zone, "--from", whole_days=True) if self.begin else now
         today = zone.local(begin).date()
         if self.days:
@@ -262,5 +262,5 @@ def _add_days(first: datetime, days: int, zone: Zone) -> datetime:
 
 def _nothing_message(pool: str, namespace: str | None) -> str:
     where = f"in namespace {namespace}" if namespace else "in any namespace"
-    what = f"pool {pool} has no seats" if pool else "there are no seats"
+    what = f"pool {pool} has no planned workers" if pool else "there are no planned workers"
     return f"{what} {where}; `lcm get pools -A` lists pools"

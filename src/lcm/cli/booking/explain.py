@@ -15,8 +15,19 @@ from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.outcome import describe_waiting, format_free_slots
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.columns import seat_label
-from lcm.cli.output.nouns import parse_one_target, title_of
-from lcm.cli.output.options import DEFAULT_NAMESPACE, At, ContextName, For, Namespace, Output, TimeZone
+from lcm.cli.output.nouns import naming_missing, parse_one_target, title_of
+from lcm.cli.output.options import (
+    DEFAULT_NAMESPACE,
+    At,
+    ContextName,
+    Count,
+    For,
+    Namespace,
+    Output,
+    Region,
+    TimeZone,
+    Track,
+)
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.times import (
     Zone,
@@ -29,7 +40,6 @@ from lcm.cli.output.times import (
     terminal_zone,
 )
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.model.base.errors import Gone
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, PreviewRequest
 from lcm.model.kinds.session import LabletSession
@@ -62,7 +72,9 @@ def explanation_lines(
     yield render.paint(first, _COLOURS[found.outcome])
     yield from (f"  {line}" for line in rest)
     for label, text in _detail_lines(found, now, zone):
-        yield from _label_lines(label, text, room)
+        head, *more = render.wrap_text(text, room - _LABEL)
+        yield f"{f'{label}:':<{_LABEL}}{head}"
+        yield from (" " * _LABEL + line for line in more)
     slots = list(format_free_slots([(one.start, one.end) for one in found.nearest], now, zone))
     for number, slot in enumerate(slots):
         yield f"{'' if number else 'Free:':<{_LABEL}}{slot}"
@@ -74,19 +86,20 @@ def explanation_lines(
 def outcome_sentence(found: Explanation, zone: Zone, *, thought: bool) -> str:
     """Return in a sentence what becomes of a session."""
     slot = f" for {format_slot(found.slot.start, found.slot.end, zone)}" if found.slot else ""
-    seat = f"seat {seat_label(found.seat)}" if found.seat else ""
+    seat = f"planned worker {seat_label(found.seat)}" if found.seat else ""
     where = ", ".join(filter(None, [found.worker and f"worker {found.worker}", seat]))
     match found.outcome:
         case "assign":
             sentence = f"{'would start' if thought else 'can start'} now on {where or 'a worker'}"
         case "scale_up":
-            sentence = (
-                f"{'would wait' if thought else 'waits'} for a machine that is started for it ({where or 'a seat'})"
-            )
+            waits = "would wait" if thought else "waits"
+            sentence = f"{waits} for a machine that is being started ({where or 'a planned worker'})"
         case "promise":
-            sentence = f"{'would be' if thought else 'is'} promised {where or 'a seat'}{'' if thought else slot}"
+            sentence = (
+                f"{'would be' if thought else 'is'} promised {where or 'a planned worker'}{'' if thought else slot}"
+            )
         case "refuse":
-            sentence = "would be refused" if thought else "cannot be placed as things are"
+            sentence = "would be refused" if thought else "cannot be placed at present"
         case "placed":
             sentence = f"is placed on {where or 'a worker'}"
         case "over":
@@ -107,15 +120,17 @@ def _detail_lines(found: Explanation, now: datetime, zone: Zone) -> Iterator[tup
         yield "Decision", f"{found.decision.action}: {found.decision.reason}"
 
 
-def _label_lines(label: str, text: str, room: int) -> Iterator[str]:
-    first, *rest = render.wrap_text(text, room - _LABEL)
-    yield f"{f'{label}:':<{_LABEL}}{first}"
-    yield from (" " * _LABEL + line for line in rest)
-
-
 def _place_lines(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
     shown = found.places if whole else found.places[:MOST_PLACES]
-    rows = [_cells(one, now, zone) for one in shown]
+    rows = [
+        (
+            render.sanitize(one.place),
+            "planned worker" if one.kind == "seat" else one.kind,
+            "yes" if one.fits else "no",
+            _earliest(one.earliest, now, zone),
+        )
+        for one in shown
+    ]
     widths = [
         max(len(heading), *(render.text_width(row[number]) for row in rows))
         for number, heading in enumerate(_HEADINGS[:-1])
@@ -139,10 +154,6 @@ def _answer_lines(
     first, *rest = render.wrap_text(f"{one.reason}{remedy}{score}", room - indent)
     yield render.paint(_row([*row, first], widths), "green" if one.fits else None)
     yield from (" " * indent + line for line in rest)
-
-
-def _cells(one: PlaceAnswer, now: datetime, zone: Zone) -> Sequence[str]:
-    return render.sanitize(one.place), one.kind, "yes" if one.fits else "no", _earliest(one.earliest, now, zone)
 
 
 def _earliest(moment: datetime | None, now: datetime, zone: Zone) -> str:
@@ -177,34 +188,38 @@ def explain(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[session] NAME", help="A session; or `definition NAME`.", autocompletion=options.complete_sessions
+            metavar="[session] NAME",
+            help="Name of a session; or `definition NAME`.",
+            autocompletion=options.complete_sessions,
         ),
     ] = None,
     *,
     definition: Annotated[
         str,
-        typer.Option("--definition", metavar="NAME", help="A lab that somebody only thinks of booking."),
+        typer.Option("--definition", metavar="NAME", help="Explain a booking of this lab without making it."),
     ] = "",
     at: At = None,
     span: For = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", help="How many at a time.", min=1, max=400)] = 1,
-    track: Annotated[str, typer.Option("--track", metavar="TRACK", help="Another track than its lab's.")] = "",
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")] = None,
+    count: Count = 1,
+    track: Track = "",
+    region: Region = None,
     time_zone: TimeZone = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="How to write it; wide leaves no place out.")
+        Output, typer.Option("-o", "--output", help="Output format; wide shows every place.")
     ] = Output.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Explain why a session is where it is, or what it waits for; with --definition, what would become of a booking."""
+    """Explain why a session is where it is, or what it waits for; with --definition, what a booking would get."""
     if output is Output.NAME:
         raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
     zone, now = find_zone(time_zone) if time_zone else terminal_zone(), SystemClock().now()
     lab = definition or _named_definition(words or [])
     if not lab:
         if at or span or track or region or count > 1:
-            raise typer.BadParameter("--at, --for and the like go with --definition", param_hint="--definition")
+            raise typer.BadParameter(
+                "--at, --for, --count, --track and --region need --definition", param_hint="--definition"
+            )
         ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words or [], _USAGE), namespace)
         connection.with_plane(lambda plane: _explain_session(plane, ref, zone, output), context)
         return
@@ -241,10 +256,8 @@ def _named_definition(words: list[str]) -> str:
 
 
 async def _explain_session(plane: Plane, ref: Ref[LabletSession], zone: Zone, output: Output) -> None:
-    try:
+    with naming_missing(ref):
         found = await plane.explain(ref)
-    except Gone:
-        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
     _print_explanation(found, Subject(title_of(LabletSession, ref.name)), zone, output)
 
 
@@ -259,11 +272,7 @@ def _print_explanation(found: Explanation, subject: Subject, zone: Zone, output:
 
 
 def _describe_request(request: PreviewRequest, zone: Zone, minutes: int) -> str:
-    what = (
-        f"{request.count} sessions of {request.definition}"
-        if request.count > 1
-        else f"a session of {request.definition}"
-    )
+    what = f"{f'{request.count} sessions' if request.count > 1 else 'a session'} of {request.definition}"
     if request.timeslot_start and request.timeslot_end:
         return f"{what}, {format_slot(request.timeslot_start, request.timeslot_end, zone)},"
     return f"{what}, now for {format_minutes(minutes)},"

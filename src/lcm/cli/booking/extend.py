@@ -6,11 +6,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from lcm.cli.output import connection, options, render
-from lcm.cli.output.nouns import NOUNS, NamedObjects, noun_of, parse_one_target, parse_targets, title, title_of
+from lcm.cli.output.nouns import (
+    NOUNS,
+    NamedObjects,
+    missing,
+    naming_missing,
+    noun_of,
+    parse_one_target,
+    parse_targets,
+    title,
+)
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
 from lcm.cli.output.times import format_distance, format_local, format_minutes, parse_minutes, terminal_zone
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
-from lcm.model.base.errors import Conflict, Gone, IllegalStep, Refused
+from lcm.model.base.errors import Gone, IllegalStep
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
 from lcm.system.clock import SystemClock
@@ -24,7 +33,7 @@ def extend(
         list[str],
         typer.Argument(
             metavar="[session] NAME TIME",
-            help="A session, and by how much: 30m, 1h.",
+            help="Name of a session, and how much longer: 30m, 1h.",
             autocompletion=options.complete_sessions,
         ),
     ],
@@ -33,7 +42,7 @@ def extend(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Make a session end later. It keeps its planned worker for longer; if it is refused, it stays as it is."""
+    """Make a session end later. It keeps its planned worker. If that is not free, the session stays as it is."""
     if len(words) < _MIN_WORDS:
         raise typer.BadParameter(f"how much longer? {_USAGE}", param_hint="NAME TIME")
     ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words[:-1], _USAGE), namespace)
@@ -58,22 +67,21 @@ def parse_session_name(words: list[str], usage: str) -> str:
         return words[0]
     noun, name = parse_one_target(words)
     if noun.struct is not LabletSession:
-        raise typer.BadParameter(f"a {noun.singular} is not meant here; {usage}", param_hint="KIND")
+        raise typer.BadParameter(f"a {noun.singular} cannot be used here; {usage}", param_hint="KIND")
     return name
 
 
 async def _extend(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_run: bool) -> LabletSession:
     try:
-        return await plane.act(ref, Extend(minutes=minutes), dry_run=dry_run)
-    except Gone:
-        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+        with naming_missing(ref):
+            return await plane.act(ref, Extend(minutes=minutes), dry_run=dry_run)
     except IllegalStep as error:
         session = await plane.get(ref)
         if session is None:
             raise
         again = f"`lcm book {session.spec.definition}` books another"
         raise IllegalStep(
-            f"{title(session)} is {session.status.phase}: it ends or has ended, so that it is not extended; {again}"
+            f"{title(session)} is {session.status.phase}: it is ending or has ended and cannot be extended; {again}"
         ) from error
 
 
@@ -85,12 +93,12 @@ def cancel(
         list[str],
         typer.Argument(
             metavar="[KIND] NAME…",
-            help="Sessions by name; or `reservation NAME…`, KIND/NAME.",
+            help="Names of sessions; or `reservation NAME…`, KIND/NAME.",
             autocompletion=options.complete_sessions,
         ),
     ],
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for those who look it up.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason for the cancellation.")] = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
@@ -100,20 +108,15 @@ def cancel(
         Ref(part.noun.struct, name, namespace) for part in _parse_bookings(words) for name in part.names
     ]
 
-    async def work(plane: Plane) -> None:
-        code = 0
-        for ref in refs:
-            try:
-                render.print_text(await _cancel(plane, ref, reason, dry_run=dry_run))
-            except (Conflict, Gone, Refused) as error:
-                failure = connection.report_error(error)
-                code = code or failure
-        if dry_run:
-            render.print_message("nothing was done: --dry-run")
-        if code:
-            raise typer.Exit(code)
+    async def act(plane: Plane, ref: Ref[Any]) -> str:
+        try:
+            if ref.kind is Reservation:
+                return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
+            return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
+        except Gone:
+            raise Gone(await _missing_message(plane, ref)) from None
 
-    connection.with_plane(work, context)
+    connection.act_on_each(refs, act, context, dry_run=dry_run)
 
 
 def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:
@@ -125,27 +128,20 @@ def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:
     for part in parts:
         if part.noun.struct not in {LabletSession, Reservation}:
             advice = f"`lcm delete {part.noun.singular} {part.names[0]}` removes it"
-            raise typer.BadParameter(f"a {part.noun.singular} is no booking; {advice}", param_hint="KIND")
+            raise typer.BadParameter(f"a {part.noun.singular} is not a booking; {advice}", param_hint="KIND")
     return parts
-
-
-async def _cancel(plane: Plane, ref: Ref[Any], reason: str, *, dry_run: bool) -> str:
-    try:
-        if ref.kind is Reservation:
-            return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
-        return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
-    except Gone:
-        raise Gone(await _missing_message(plane, ref)) from None
 
 
 def _session_outcome(session: LabletSession) -> str:
     name, status = session.metadata.name, session.status
     if status.outcome is not SessionPhase.TERMINATED:
-        return f"{title(session)} is {status.phase}: there is nothing to cancel any more"
+        return f"{title(session)} is {status.phase}: there is nothing left to cancel"
     if status.phase in SESSION_MACHINE.final:
-        return f"{title(session)} is cancelled: nothing of it is on a worker"
+        return f"{title(session)} is cancelled: it has nothing on a worker"
     wait = f"`lcm wait session {name} --for phase=TERMINATED` waits for it"
-    return f"{title(session)} ends: what is on its worker is collected and removed first ({status.phase}); {wait}"
+    return (
+        f"{title(session)} is ending: its lab is collected and removed from its worker first ({status.phase}); {wait}"
+    )
 
 
 def _reservation_outcome(left: Reservation) -> str:
@@ -154,14 +150,15 @@ def _reservation_outcome(left: Reservation) -> str:
         return f"{title(left)} is gone"
     sessions = f"{held} session{'' if held == 1 else 's'}"
     wait = f"`lcm wait reservation {name} --for delete` waits for it"
-    return f"{title(left)} is being cancelled: {sessions} of it end, and their seats are let go; {wait}"
+    return f"{title(left)} is being cancelled: its {sessions} end, and their planned workers become free; {wait}"
 
 
 async def _missing_message(plane: Plane, ref: Ref[Any]) -> str:
     """Return that a booking does not exist, and whether the other kind of booking has that name."""
-    message = f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}"
+    message = str(missing(ref))
     other: type[Any] = Reservation if ref.kind is LabletSession else LabletSession
     found = await plane.get(Ref(other, ref.name, ref.namespace))
     if found is None:
         return message
-    return f"{message}, but a {noun_of(other).singular}: `lcm cancel {noun_of(other).singular} {ref.name}` cancels that"
+    kind = noun_of(other).singular
+    return f"{message}, but a {kind}: `lcm cancel {kind} {ref.name}` cancels that"

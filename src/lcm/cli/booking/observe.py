@@ -4,7 +4,7 @@ The comparison of declared and observed resources in words is also used by `desc
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -17,13 +17,13 @@ import typer
 from lcm.cli.documents.describe_worker import LabelledText
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render
-from lcm.cli.output.follow import FiltersByKind, filter_by_name, follow
-from lcm.cli.output.nouns import parse_one_target, title, title_of
+from lcm.cli.output.follow import watch_session
+from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Output, Target
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.table import print_rows
 from lcm.control.plane.protocol import ObserveResources, Plane, Ref, ref_of
-from lcm.model.base.errors import Gone, IllegalStep, Refused
+from lcm.model.base.errors import IllegalStep, Refused
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements, Spread
 from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession
 from lcm.model.telemetry.learning import MEASURES, Learned, Measure, ObservationReport, compare_measures
@@ -157,13 +157,13 @@ def observe(
     *,
     by: Annotated[
         Statistic | None,
-        typer.Option("--apply", help="Declare for a definition what its sessions had, by this figure of theirs."),
+        typer.Option("--apply", help="Write this statistic of its sessions to the definition."),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="With --apply: do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="With --apply: do not ask for confirmation.")] = False,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="How long to wait for a session's answer, at most.")
+        str, typer.Option("--timeout", metavar="TIME", help="Longest time to wait for the measurement.")
     ] = f"{OBSERVATION_LIMIT // timedelta(seconds=1)}s",
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to write it: table, json, yaml.")] = (
+    output: Annotated[Output, typer.Option("-o", "--output", help="Output format: table, json, yaml.")] = (
         Output.TABLE
     ),
     namespace: Namespace = DEFAULT_NAMESPACE,
@@ -172,21 +172,22 @@ def observe(
 ) -> None:
     """Show what labs really use.
 
-    `lcm observe session NAME` has a running lab measured, and compares that with what is declared.
-    `lcm observe definition NAME` shows what its sessions used; `--apply p95` declares that, after asking.
+    `lcm observe session NAME` measures a running lab and compares the result with its definition.
+    `lcm observe definition NAME` shows what its sessions used; `--apply p95` writes that to the
+    definition, after asking.
     """
     noun, name = parse_one_target(target or [])
     if output in {Output.NAME, Output.WIDE}:
-        raise typer.BadParameter("what was observed is a table, json or yaml", param_hint="--output")
+        raise typer.BadParameter("use table, json or yaml", param_hint="--output")
     if noun.struct is LabletDefinition:
         how = _ObserveOptions(by, yes, dry_run, output)
         lab: Ref[LabletDefinition] = Ref(LabletDefinition, name, namespace)
         connection.with_plane(lambda plane: _observe_definition(plane, lab, how), context)
         return
     if noun.struct is not LabletSession:
-        raise typer.BadParameter(f"a {noun.singular} is not observed; {_USAGE}", param_hint="KIND")
+        raise typer.BadParameter(f"a {noun.singular} cannot be observed; {_USAGE}", param_hint="KIND")
     if by or dry_run:
-        raise typer.BadParameter("goes with a definition", param_hint="--apply" if by else "--dry-run")
+        raise typer.BadParameter("can only be used with a definition", param_hint="--apply" if by else "--dry-run")
     session: Ref[LabletSession] = Ref(LabletSession, name, namespace)
     limit = parse_duration(timeout)
     connection.with_plane(lambda plane: _observe_session(plane, session, limit, output), context)
@@ -198,7 +199,7 @@ async def _observe_session(plane: Plane, ref: Ref[LabletSession], limit: timedel
         async with asyncio.timeout(limit.total_seconds()):
             session = await _wait_for_answer(plane, asked)
     except TimeoutError as error:
-        why = "the lablet controller gave no answer"
+        why = "the lablet controller did not answer"
         raise connection.WaitTimedOut(
             f"{title(asked)} was not observed within {render.format_span(limit)}: {why}"
         ) from error
@@ -210,20 +211,19 @@ async def _observe_session(plane: Plane, ref: Ref[LabletSession], limit: timedel
 
 async def _request_observation(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:
     try:
-        return await plane.act(ref, ObserveResources())
-    except Gone:
-        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+        with naming_missing(ref):
+            return await plane.act(ref, ObserveResources())
     except IllegalStep as error:
         found = await plane.get(ref)
         if found is None:
             raise
-        raise IllegalStep(f"{title(found)} is {found.status.phase}: only what runs is observed") from error
+        raise IllegalStep(f"{title(found)} is {found.status.phase}: only a running session can be observed") from error
 
 
 async def _wait_for_answer(plane: Plane, asked: LabletSession) -> LabletSession:
     """Wait until a request is answered or given up; the answer to a pending request serves everybody who waits."""
     request = asked.status.observation_request
-    async for now in _watch_session(plane, asked):
+    async for now in watch_session(plane, asked):
         if request is None or now.status.observation_request is None or now.status.observation_request.id != request.id:
             return now
         if now.status.phase in SESSION_MACHINE.final:
@@ -231,20 +231,10 @@ async def _wait_for_answer(plane: Plane, asked: LabletSession) -> LabletSession:
     raise connection.Impossible(f"{title(asked)} has ended before it was observed")
 
 
-async def _watch_session(plane: Plane, session: LabletSession) -> AsyncIterator[LabletSession]:
-    """Yield a session as it is now and after each change, until it is deleted."""
-    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
-    async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
-        for change in changes:
-            if not isinstance(change.resource, LabletSession):
-                return
-            yield change.resource
-
-
 def _print_session(session: LabletSession, definition: LabletDefinition | None, output: Output) -> None:
     seen = session.status.observed_resources
     if seen is None:
-        raise Refused(f"{title(session)} was observed, and what was seen is not told")
+        raise Refused(f"{title(session)} was observed, but the API returned no figures; repeat the command")
     if output is not Output.TABLE:
         print_value(seen, output)
         return
@@ -254,33 +244,43 @@ def _print_session(session: LabletSession, definition: LabletDefinition | None, 
     if ports := list(drifted_ports(session, seen, template)):
         render.print_line()
         print_rows(("PORT", "ALLOCATED", "OBSERVED"), ports, now, whole=("ALLOCATED", "OBSERVED"))
-        render.print_message(f"{len(ports)} ports have drifted: nobody else is given them on this worker while it runs")
+        render.print_message(
+            f"{len(ports)} ports differ from those allocated: no other session on this worker gets them while it runs"
+        )
     else:
-        render.print_message(f"{len(seen.observed_ports)} ports, all as they were allocated")
+        render.print_message(f"{len(seen.observed_ports)} ports, all as allocated")
 
 
 async def _observe_definition(plane: Plane, ref: Ref[LabletDefinition], how: _ObserveOptions) -> None:
     found = await plane.get(ref)
     if found is None:
-        raise Gone(f"there is no {title_of(LabletDefinition, ref.name)} in namespace {ref.namespace}")
+        raise missing(ref)
     if how.by is None:
         _print_report(await plane.observations(ref_of(found)), title(found), how.output)
         return
     wanted = needs_from_observations(found, how.by)
     if wanted is None:
-        raise Refused(f"nothing was observed of {title(found)} yet; `lcm observe session NAME` looks at one that runs")
+        raise Refused(
+            f"nothing was observed of {title(found)} yet; `lcm observe session NAME` measures a running session"
+        )
     if wanted == found.spec.resource_requirements:
         render.print_text(f"{title(found)} declares that already: {format_needs(wanted)}")
         return
-    _print_before_and_after(found, wanted)
+    declared = found.spec.resource_requirements
+    render.print_line(f"before: {format_needs(declared) if declared else 'nothing declared'}")
+    render.print_line(f"after:  {format_needs(wanted)}")
     if how.dry_run:
         render.print_message("nothing was changed: --dry-run")
     elif not how.yes:
-        _confirm(title(found))
+        render.confirm(
+            f"Change what {title(found)} declares?",
+            without="no answer; add --yes to change it without confirmation",
+            otherwise="nothing was changed",
+        )
     change = {"spec": {"resource_requirements": msgspec.to_builtins(wanted)}}
     made = await plane.patch(ref_of(found), change, at=found.metadata.resource_version, dry_run=how.dry_run)
     if not how.dry_run:
-        render.print_text(f"{title(made)} declares {format_needs(wanted)}: what is booked from now on counts with that")
+        render.print_text(f"{title(made)} declares {format_needs(wanted)}: new bookings use that")
 
 
 def _print_report(report: ObservationReport, name: str, output: Output) -> None:
@@ -294,22 +294,5 @@ def _print_report(report: ObservationReport, name: str, output: Output) -> None:
         rows.append([*measure_row(row.declared, row.measure, seen.p95 if seen else None), *(figures or [UNKNOWN] * 3)])
     headings = ("MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX")
     print_rows(headings, rows, SystemClock().now())
-    reason = f"; to be looked at: {report.review_reason}" if report.needs_review else ""
+    reason = f"; needs review: {report.review_reason}" if report.needs_review else ""
     render.print_message(f"{report.observed_sessions} sessions of {name} were observed{reason}")
-
-
-def _print_before_and_after(definition: LabletDefinition, wanted: ResourceRequirements) -> None:
-    declared = definition.spec.resource_requirements
-    render.print_line(f"before: {format_needs(declared) if declared else 'nothing declared'}")
-    render.print_line(f"after:  {format_needs(wanted)}")
-
-
-def _confirm(name: str) -> None:
-    try:
-        agreed = typer.confirm(f"Change what {name} declares?", err=True)
-    except typer.Abort as error:
-        render.print_message("nobody answered; add --yes to change it without being asked")
-        raise typer.Exit(1) from error
-    if not agreed:
-        render.print_message("nothing was changed")
-        raise typer.Exit(1)

@@ -5,16 +5,14 @@ from datetime import datetime
 
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import ports_label, seat_label
-from lcm.cli.output.follow import FiltersByKind, filter_by_name, follow
+from lcm.cli.output.follow import watch_session
 from lcm.cli.output.nouns import title
 from lcm.cli.output.times import Zone, format_distance, format_for_paste, format_local, format_minutes, format_slot
-from lcm.control.plane.protocol import Plane, ref_of
+from lcm.control.plane.protocol import Plane
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.placement import Explanation
 from lcm.model.kinds.reservation import Reservation, occurrences
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, Waiting
-
-_GOAL_PHASE = SessionPhase.RUNNING
 
 
 def describe_session(
@@ -22,10 +20,10 @@ def describe_session(
 ) -> str:
     """Return what a session that was just booked was promised, in words."""
     spec, status, name = session.spec, session.status, session.metadata.name
-    follow_it = "" if dry_run else f"; `lcm explain session {name}` tells more"
+    follow_it = "" if dry_run else f"; `lcm explain session {name}` shows more"
     if spec.timeslot_start and spec.timeslot_end:
         slot = format_slot(spec.timeslot_start, spec.timeslot_end, zone)
-        promised = f"promised, seat {seat_label(status.seat)}" if status.seat else "booked"
+        promised = f"promised, planned worker {seat_label(status.seat)}" if status.seat else "booked"
         verb = "would be" if dry_run else "is"
         return f"{title(session)} {verb} {promised}: {slot} ({format_distance(spec.timeslot_start, now)}){follow_it}"
     long = format_minutes(spec.duration_minutes or 0)
@@ -38,15 +36,17 @@ def describe_start(answer: Explanation | None, now: datetime, zone: Zone, *, dry
         return "starts as soon as there is room"
     why = answer.decision.reason if answer.decision else answer.reason
     estimate = f": {describe_waiting(answer.waiting, now, zone) if answer.waiting else why}"
-    where = answer.worker or (f"seat {seat_label(answer.seat)}" if answer.seat else "a worker")
+    where = answer.worker or (f"planned worker {seat_label(answer.seat)}" if answer.seat else "a worker")
     match answer.outcome:
         case "assign" | "placed":
             return f"{'would start' if dry_run else 'starts'} now on {where}"
         case "scale_up":
-            return f"{'would wait' if dry_run else 'waits'} for a machine that is started for it ({where}){estimate}"
+            return f"{'would wait' if dry_run else 'waits'} for a machine that is being started ({where}){estimate}"
         case "refuse":
             remedy = f"; {answer.remedy}" if answer.remedy else ""
-            return f"{'would wait' if dry_run else 'waits'}, and could not start as things are: {answer.reason}{remedy}"
+            return (
+                f"{'would wait' if dry_run else 'waits'}, because it cannot start at present: {answer.reason}{remedy}"
+            )
     return f"{'would wait' if dry_run else 'waits'}{estimate}"
 
 
@@ -60,9 +60,9 @@ def describe_reservation(reservation: Reservation, now: datetime, zone: Zone, *,
     again = ""
     if spec.recurrence:
         each = f"{spec.count} at a time, " if spec.count > 1 else ""
-        again = f"; {each}{len(slots)} times until {spec.recurrence.until} by the clocks of {spec.recurrence.time_zone}"
+        again = f"; {each}{len(slots)} times until {spec.recurrence.until} in {spec.recurrence.time_zone} time"
     verb = "would be" if dry_run else "is"
-    follow_it = "" if dry_run else f"; `lcm describe reservation {name}` tells more"
+    follow_it = "" if dry_run else f"; `lcm describe reservation {name}` shows more"
     return (
         f"{title(reservation)} {verb} {promised}, {total} sessions of {spec.definition}:"
         f" {format_slot(start, end, zone)} ({format_distance(start, now)}){again}{follow_it}"
@@ -75,7 +75,7 @@ def describe_waiting(waiting: Waiting, now: datetime, zone: Zone) -> str:
     about = (
         f", starts about {format_local(start, zone)} ({format_distance(start, now)})" if start else ", start not known"
     )
-    return f"number {waiting.queue_position} in line{about}: {waiting.basis}"
+    return f"number {waiting.queue_position} in the queue{about}: {waiting.basis}"
 
 
 def format_free_slots(slots: Sequence[tuple[datetime, datetime]], now: datetime, zone: Zone) -> Iterator[str]:
@@ -93,20 +93,16 @@ async def watch_until_running(plane: Plane, session: LabletSession, clock: Clock
     Raise Impossible when it ends before.
     """
     reported: object = None
-    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
-    async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
-        for change in changes:
-            if not isinstance(change.resource, LabletSession):
-                raise connection.Impossible(f"{title(session)} is gone")
-            now = change.resource
-            if (key := _reported_state(now)) != reported:
-                reported = key
-                render.print_text(f"{zone.local(clock.now()):%H:%M:%S} {describe_state(now, clock.now(), zone)}")
-            if now.status.phase is _GOAL_PHASE:
-                _print_addresses(now)
-                return
-            if now.status.phase in SESSION_MACHINE.final:
-                raise connection.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
+    async for now in watch_session(plane, session):
+        if (key := _reported_state(now)) != reported:
+            reported = key
+            render.print_text(f"{zone.local(clock.now()):%H:%M:%S} {describe_state(now, clock.now(), zone)}")
+        if now.status.phase is SessionPhase.RUNNING:
+            _print_addresses(now)
+            return
+        if now.status.phase in SESSION_MACHINE.final:
+            raise connection.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
+    raise connection.Impossible(f"{title(session)} is gone")
 
 
 def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:
@@ -122,7 +118,9 @@ def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:
             ports = "" if status.access_urls else ports_label(session)
             more = ", ".join(filter(None, [status.access_url or "", ends, ports]))
         case SessionPhase.SCHEDULED:
-            more = _describe_place(session)
+            worker = f"on worker {status.worker_name}" if status.worker_name else ""
+            seat = f"planned worker {seat_label(status.seat)}" if status.seat else ""
+            more = ", ".join(filter(None, [worker, seat]))
         case _:
             more = status.outcome_reason or (status.history[-1].reason if status.history else "")
     return f"{status.phase}: {render.sanitize(more)}" if more else str(status.phase)
@@ -134,13 +132,6 @@ def _print_addresses(session: LabletSession) -> None:
     widest = max(map(render.text_width, addresses), default=0)
     for name, address in sorted(addresses.items()):
         render.print_line(f"  {render.pad(render.sanitize(name), widest)}  {render.sanitize(address)}")
-
-
-def _describe_place(session: LabletSession) -> str:
-    status = session.status
-    worker = f"on worker {status.worker_name}" if status.worker_name else ""
-    seat = f"seat {seat_label(status.seat)}" if status.seat else ""
-    return ", ".join(filter(None, [worker, seat]))
 
 
 def _reported_state(session: LabletSession) -> object:

@@ -34,33 +34,37 @@ _EXIT_NO_FLEET: Final = 8
 
 
 def plan_(
-    timetable: Annotated[Path, typer.Argument(metavar="TIMETABLE", help="A file: .yaml, .csv or .ics.")],
+    timetable: Annotated[Path, typer.Argument(metavar="TIMETABLE", help="Timetable file: .yaml, .csv or .ics.")],
     compare: Annotated[
         list[str] | None,
         typer.Option(
             "--compare",
             metavar="KEY=A,B",
-            help="Play each of several: max, min, instance (also max@TRACK), strategy, lead, faults; repeatable.",
+            help="Simulate each value; keys: max, min, instance (also max@TRACK), strategy, lead, faults; repeatable.",
         ),
     ] = None,
     definitions: Annotated[
         list[Path] | None,
-        typer.Option("--definitions", metavar="FILE", help="A file with definitions and a fleet; repeatable."),
+        typer.Option("--definitions", metavar="FILE", help="File with definitions and a fleet; repeatable."),
     ] = None,
     *,
     smallest: Annotated[
-        bool, typer.Option("--smallest", help="Search the cheapest fleet that refuses nothing and is never late.")
+        bool, typer.Option("--smallest", help="Find the cheapest fleet that refuses nothing and is never late.")
     ] = False,
     from_now: Annotated[
-        bool, typer.Option("--from-now", help="Go on from a live system: its labs, pools and promised sessions.")
+        bool, typer.Option("--from-now", help="Start from the live system: its labs, pools and booked sessions.")
     ] = False,
-    faults: Annotated[float, typer.Option("--faults", min=0, max=60, metavar="N", help="Mishaps an hour.")] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="What all chance is drawn from.")] = 1,
-    cores: Annotated[int | None, typer.Option("--cores", min=1, help="Processes at once; else one a core.")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots as well.")
+    faults: Annotated[
+        float, typer.Option("--faults", min=0, max=60, metavar="N", help="Simulated failures per hour.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")] = 1,
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=1, help="Number of processes; default: one per core.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print numbers for programs.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page with plots to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     context: ContextName = None,
 ) -> None:
     """Simulate a timetable before it is booked: what is refused, what starts late, what it costs.

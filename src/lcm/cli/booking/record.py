@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from lcm.cli.documents.texts import write_document
+from lcm.cli.fleet.audit import read_audit
 from lcm.cli.output import connection, render
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.options import ContextName
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from lcm.control.plane.transport import ApiConnection
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it, as YAML; - prints it.")]
-Day = Annotated[str | None, typer.Option("--day", metavar="DATE", help="Which day, such as 2026-11-15; else today.")]
-Days = Annotated[int, typer.Option("--days", metavar="N", help="So many days from it on.", min=1, max=60)]
-Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML file to write; - prints to standard output.")]
+Day = Annotated[
+    str | None, typer.Option("--day", metavar="DATE", help="First day, such as 2026-11-15; default: today.")
+]
+Days = Annotated[int, typer.Option("--days", metavar="N", help="Number of days.", min=1, max=60)]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 _MOST_EVENTS: Final = 1_000
 _SHOWN: Final = 20
 
@@ -58,17 +61,17 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
     """Write a day of the live system's history as a timetable: `lcm plan FILE` simulates it under other settings.
 
     Sessions keep their slots and the moments at which they were booked, extended and cancelled, archived sessions
-    included; labs, pools and prices are as they are now. Deleted objects are not in it. For those who run the system.
+    included; labs, pools and prices are as they are now. Deleted objects are not included. For operators.
     """
     if not force and str(file) != "-" and file.exists():
-        raise Invalid(Fault(str(file), "is there already", "name another file, or say --force"))
+        raise Invalid(Fault(str(file), "exists already", "name another file, or add --force"))
     since, until = _span(day, days, SystemClock().now(), terminal_zone())
     connection.with_plane(_check_role, context, who=True)
     extra = connection.with_connection(lambda line: _read_extra_history(line, since, until), context)
     made = record_timetable(connection.with_plane(lambda plane: _read_history(plane, since, until, extra), context))
     if not made.sessions:
         raise Refused(
-            f"no session was wanted between {_format_utc(since)} and {_format_utc(until)}; choose another with --day"
+            f"no session was booked from {_format_utc(since)} to {_format_utc(until)}; choose another day with --day"
         )
     text = "".join(f"# {line}\n" for line in _header_comments(made, since, until, extra)) + write_document(
         made.timetable
@@ -80,7 +83,7 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Stuck("NotRecorded", f"{file} cannot be written: {error.strerror}") from error
-    render.print_line(f"{file}: {made.sessions} sessions; `lcm plan {file}` plays them again")
+    render.print_line(f"{file}: {made.sessions} sessions; `lcm plan {file}` simulates them")
     for track in made.without_pool:
         render.print_message(
             f"no pool serves track {track}: add one to `fleet` in {file} before you plan", colour="yellow"
@@ -102,7 +105,7 @@ def _span(day: str | None, days: int, now: datetime, zone: Zone) -> tuple[dateti
 
 async def _check_role(plane: Plane) -> None:
     if plane.caller.role not in SEES_ALL:
-        raise Forbidden("only those who run the system see what everybody wanted")
+        raise Forbidden("only operators and administrators may read everybody's sessions")
 
 
 async def _read_history(plane: Plane, since: datetime, until: datetime, extra: _ExtraHistory) -> History:
@@ -136,21 +139,12 @@ async def _read_extensions(line: "ApiConnection", since: datetime, until: dateti
 
     A day more on each side covers sessions that overlap the span.
     """
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
-    from lcm.control.plane.wire import AuditList  # noqa: PLC0415 - likewise
-
     query = {"since": _format_utc(since - timedelta(days=1)), "until": _format_utc(until + timedelta(days=1))}
-    query |= {"kind": LabletSession.__name__, "limit": "500"}
     found: dict[str, list[datetime]] = {}
-    cursor: str | None = ""
-    while cursor is not None:
-        asked = query | ({"cursor": cursor} if cursor else {})
-        page = read_answer(await line.request("GET", "/api/audit", query=asked), AuditList)
-        for one in page.items:
-            for deed in one.deeds:
-                if deed.verb == "extend":
-                    found.setdefault(deed.name, []).append(one.at)
-        cursor = page.next
+    for one in await read_audit(line, query | {"kind": LabletSession.__name__}):
+        for deed in one.deeds:
+            if deed.verb == "extend":
+                found.setdefault(deed.name, []).append(one.at)
     return found
 
 
@@ -168,12 +162,12 @@ async def _read_failures(line: "ApiConnection") -> Sequence[MachineFailure]:
 
 
 def _header_comments(made: Recording, since: datetime, until: datetime, extra: _ExtraHistory) -> Iterator[str]:
-    yield f"What was wanted from {_format_utc(since)} to {_format_utc(until)}, written by `lcm record`."
+    yield f"Sessions booked from {_format_utc(since)} to {_format_utc(until)}, written by `lcm record`."
     if not extra.audited:
-        yield "When sessions were extended is a guess: only administrators may read the audit."
+        yield "The times of extensions are estimates: only administrators may read the audit."
     if made.failures:
         rate = len(made.failures) / ((until - since) / timedelta(hours=1))
-        yield f"Machines failed {len(made.failures)} times; `--faults {rate:.2g}` plays about as many mishaps an hour:"
+        yield f"Machines failed {len(made.failures)} times; `--faults {rate:.2g}` simulates about as many failures:"
         for one in made.failures[:_SHOWN]:
             yield render.escape_json(" ".join(f"  {_format_utc(one.at)} {one.worker} {one.why}".split()))
 

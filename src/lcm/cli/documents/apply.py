@@ -1,7 +1,7 @@
 """`lcm apply`: create or change objects from files, all of them or none; also make a definition of a lab file."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,8 +10,7 @@ import msgspec
 import typer
 
 from lcm.cli.booking.observe import format_needs
-from lcm.cli.documents import lab_files
-from lcm.cli.documents.lab_files import LocalLabFile, PreparedDocuments, prepare_documents
+from lcm.cli.documents.lab_files import LocalLabFile, PreparedDocuments, apply_prepared, prepare_documents
 from lcm.cli.documents.sources import (
     STDIN,
     DocumentSource,
@@ -19,26 +18,23 @@ from lcm.cli.documents.sources import (
     check_locally,
     gather,
     key_of,
-    message_at_line,
     read_files,
-    trace_faults,
 )
 from lcm.cli.documents.texts import ParsedDocument
 from lcm.cli.output import connection, render
 from lcm.cli.output.nouns import noun_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Files, Namespace, Recursive
-from lcm.control.plane.protocol import LONGEST_APPLY, Applied, Plane, Ref
-from lcm.model.base.errors import Conflict, Fault, Invalid, Later, LcmError, NoRoom, TooLarge
+from lcm.control.plane.protocol import LONGEST_APPLY, Applied, Ref
+from lcm.model.base.errors import Conflict, Fault, Invalid, Later, LcmError, TooLarge
 from lcm.model.base.resource import API_VERSION
 from lcm.model.base.yaml_tree import YamlMapping
-from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements
+from lcm.model.kinds.definition import LabletDefinition, ResourceRequirements
 from lcm.model.topology.lab import compute_needs
 from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.system.clock import SystemClock
 
 _SUMMARY_ABOVE: Final = 20
 _COLOURS: Final = {"created": "green", "configured": "yellow"}
-_CHECKED_LOCALLY: Final = "the API could not be asked, so this was checked here only"
 
 
 def apply(
@@ -48,14 +44,17 @@ def apply(
     as_definition: Annotated[
         str,
         typer.Option(
-            "--as-definition", metavar="NAME[:VERSION]", help="Make a definition of a lab file; else version 1.0.0."
+            "--as-definition",
+            metavar="NAME[:VERSION]",
+            help="Create a definition from a lab file; default version: 1.0.0.",
         ),
     ] = "",
     track: Annotated[
-        str, typer.Option("--track", metavar="TRACK", help="With --as-definition: whose workers it runs on.")
+        str,
+        typer.Option("--track", metavar="TRACK", help="With --as-definition: the track of the workers that run it."),
     ] = "",
     activate: Annotated[
-        bool, typer.Option("--activate", help="With --as-definition: let it be booked; else it is a draft.")
+        bool, typer.Option("--activate", help="With --as-definition: make it bookable; without it, a draft.")
     ] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
@@ -63,23 +62,32 @@ def apply(
 ) -> None:
     """Create or change objects from files.
 
-    All documents are checked before any is written; each fault is shown with its file and line. A definition may name
+    All documents are checked before any is written; each error is shown with its file and line. A definition may name
     its lab by a path relative to its own file, such as labs/basics.yaml: that file is uploaded. Without such a
-    document, `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself. A booking's slot
-    may be relative to now, such as `timeslot_start: +10m`; once the booking exists, it keeps the times it got.
+    document, `lcm apply -f basics.yaml --as-definition basics` creates a definition from the lab itself. A booking's
+    slot may be relative to now, such as `timeslot_start: +10m`; once the booking exists, it keeps its times.
     """
     if not files:
         raise typer.BadParameter("name a file, a folder, or - for standard input", param_hint="-f")
     if as_definition:
-        publish(files, DefinitionRequest(as_definition, namespace, track, activate=activate), context, dry_run=dry_run)
+        family, _, version = as_definition.partition(":")
+        wanted = DefinitionRequest(family, version or "1.0.0", namespace, track, activate)
+        publish(files, wanted, context, dry_run=dry_run)
         return
     if track or activate or namespace != DEFAULT_NAMESPACE:
-        raise typer.BadParameter("--track, --activate and --namespace go with it", param_hint="--as-definition")
+        raise typer.BadParameter(
+            "--track, --activate and --namespace need --as-definition", param_hint="--as-definition"
+        )
     found = gather(files, recursive=recursive)
     if not found.sources and not found.faults:
-        raise typer.BadParameter(_no_documents_message(found), param_hint="-f")
+        how = f"`lcm apply -f {found.labs[0]} --as-definition NAME` creates a definition from it" if found.labs else ""
+        lab = f", only a lab: {how}" if found.labs else ""
+        raise typer.BadParameter(f"the files contain no document{lab}", param_hint="-f")
     what = prepare_documents(found.sources, now=SystemClock().now())
-    _report_unused_labs(found, what)
+    used = {Path(lab.file).resolve() for lab in what.labs.values()}
+    for file in found.labs:
+        if Path(file).resolve() not in used:
+            render.print_message(f"{file} is a lab, not a document: ignored, because no definition here names it")
     if found.faults or what.faults:
         raise Invalid(*_collect_faults(found, what, context))
     if len(what.sources) > LONGEST_APPLY:
@@ -88,20 +96,12 @@ def apply(
 
 
 def apply_documents(what: PreparedDocuments, context: str | None, *, dry_run: bool) -> Sequence[Applied]:
-    """Apply documents; faults are reported at the lines of their files."""
-
-    async def work(plane: Plane) -> Sequence[Applied]:
-        return await lab_files.apply_prepared(plane, what, dry_run=dry_run)
-
+    """Apply documents; they are at least checked here if there is no API."""
     try:
-        return connection.with_plane(work, context)
-    except Invalid as error:
-        raise Invalid(*trace_faults(error.faults, what.sources)) from error
-    except NoRoom as error:
-        raise NoRoom(message_at_line(str(error), what.sources), why=error.why, nearest=error.nearest) from error
+        return connection.with_plane(lambda plane: apply_prepared(plane, what, dry_run=dry_run), context)
     except (connection.NoContext, Later) as error:
         if faults := list(check_locally(what.sources)):
-            render.print_message(_CHECKED_LOCALLY)
+            render.print_message("the API could not be reached, so the files were checked here only")
             raise Invalid(*faults) from error
         raise
     except Conflict as error:
@@ -126,75 +126,58 @@ def print_results(results: Sequence[Applied], *, dry_run: bool) -> None:
         render.print_message(f"{len(results)} objects: {', '.join(parts)}{note}")
 
 
-def _no_documents_message(found: GatheredDocuments) -> str:
-    message = "there is no document in what was given"
-    if not found.labs:
-        return message
-    return f"{message}, but a lab: `lcm apply -f {found.labs[0]} --as-definition NAME` makes a definition of it"
-
-
-def _report_unused_labs(found: GatheredDocuments, what: PreparedDocuments) -> None:
-    """Report lab files that no definition names: they were left out."""
-    used = what.files()
-    for file in found.labs:
-        if Path(file).resolve() not in used:
-            render.print_message(f"{file} is a lab and no document: left out, for no definition given here names it")
-
-
 def _collect_faults(found: GatheredDocuments, what: PreparedDocuments, context: str | None) -> Sequence[Fault]:
     """Return the files' faults and those of the documents themselves; nothing is written."""
     first = [*found.faults, *what.faults]
     if not what.sources:
         return first
-    # The content of a file that could not be read to its end is unknown, so the API might miss it in the other files.
-    more = _server_faults(what, context) if found.whole else list(check_locally(what.sources))
+    more: Iterable[Fault] = ()
+    if found.whole:
+        few = PreparedDocuments(what.sources[:LONGEST_APPLY], what.labs, what.wrong, moving=what.moving)
+        try:
+            apply_documents(few, context, dry_run=True)
+        except Invalid as error:
+            more = error.faults
+        except LcmError:
+            pass  # the faults found so far are reason enough to stop
+    else:
+        # The API might miss in the other files what stands in a file that could not be read to its end.
+        more = check_locally(what.sources)
     known = {fault.path for fault in first}
     return [*first, *(fault for fault in more if fault.path not in known)]
 
 
-def _server_faults(what: PreparedDocuments, context: str | None) -> list[Fault]:
-    few: list[DocumentSource] = what.sources[:LONGEST_APPLY]
-    try:
-        apply_documents(PreparedDocuments(few, what.labs, what.wrong, moving=what.moving), context, dry_run=True)
-    except Invalid as error:
-        return list(error.faults)
-    except LcmError:
-        pass  # the faults found so far are reason enough to stop
-    return []
-
-
-_FIRST_VERSION: Final = "1.0.0"
 _LABEL: Final = 8
 _SHOWN: Final = 12
-_KIND: Final = "LabletDefinition"
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionRequest:
-    """The name of the definition to make, and its options."""
+    """The definition to make: its name and version, and its options."""
 
-    said: str
+    family: str
+    version: str
     namespace: str
     track: str
     activate: bool
 
     @property
-    def version(self) -> str:
-        """The version that was given, else the first."""
-        return self.said.partition(":")[2] or _FIRST_VERSION
-
-    @property
     def name(self) -> str:
         """The full name, with its version."""
-        return f"{self.said.partition(':')[0]}:{self.version}"
+        return f"{self.family}:{self.version}"
 
 
 def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None, *, dry_run: bool) -> None:
     """Upload a lab file, apply a definition made of it, and print what was derived."""
-    file, data = _single_file(files)
-    before = connection.with_plane(lambda plane: _find_existing(plane, wanted), context)
-    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, file), YamlMapping({}, {}, 1)))
-    what = prepare_documents([source], {_lab_file_name(file): data})
+    found = list(read_files(files, recursive=False))
+    if len(found) != 1:
+        raise typer.BadParameter(f"name one lab file, not {len(found)}", param_hint="-f")
+    file, data = found[0]
+    ref = Ref(LabletDefinition, wanted.name, wanted.namespace)
+    before = connection.with_plane(lambda plane: plane.get(ref), context)
+    path = STDIN if file == STDIN else file.rpartition("/")[2]  # as a definition in the same folder would write it
+    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, path), YamlMapping({}, {}, 1)))
+    what = prepare_documents([source], {path: data})
     if what.faults:
         raise Invalid(*what.faults)
     print_results(apply_documents(what, context, dry_run=dry_run), dry_run=dry_run)
@@ -204,25 +187,14 @@ def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None
         render.print_text(f"  {label + ':':<{_LABEL}}{text}")
     if spec.get("state", "draft") == "draft":
         render.print_message(
-            f"a draft cannot be booked: repeat it with --activate once {wanted.name} is as it should be"
+            f"a draft cannot be booked: repeat the command with --activate when {wanted.name} is ready"
         )
 
 
-def _single_file(files: Sequence[str]) -> tuple[str, bytes]:
-    found = list(read_files(files, recursive=False))
-    if len(found) != 1:
-        raise typer.BadParameter(f"name one lab file; these are {len(found)}", param_hint="-f")
-    return found[0]
-
-
-async def _find_existing(plane: Plane, wanted: DefinitionRequest) -> LabletDefinition | None:
-    return await plane.get(Ref(LabletDefinition, wanted.name, wanted.namespace))
-
-
-def _write_document(wanted: DefinitionRequest, before: LabletDefinition | None, file: str) -> dict[str, Any]:
+def _write_document(wanted: DefinitionRequest, before: LabletDefinition | None, path: str) -> dict[str, Any]:
     """Write the definition. An existing one keeps what it says, except for what was asked for."""
     spec: dict[str, Any] = msgspec.to_builtins(before.spec) if before else {"version": wanted.version}
-    spec["topology"] = {"uri": _lab_file_name(file)}
+    spec["topology"] = {"uri": path}
     if wanted.track:
         spec["lab_track"] = wanted.track
     if wanted.activate:
@@ -230,12 +202,7 @@ def _write_document(wanted: DefinitionRequest, before: LabletDefinition | None, 
     metadata: dict[str, Any] = {"name": wanted.name, "namespace": wanted.namespace}
     if before:
         metadata |= {"labels": dict(before.metadata.labels), "annotations": dict(before.metadata.annotations)}
-    return {"api_version": API_VERSION, "kind": _KIND, "metadata": metadata, "spec": spec}
-
-
-def _lab_file_name(file: str) -> str:
-    """Return a lab file's name as a definition in the same folder would write it."""
-    return STDIN if file == STDIN else file.rpartition("/")[2]
+    return {"api_version": API_VERSION, "kind": LabletDefinition.__name__, "metadata": metadata, "spec": spec}
 
 
 def _summarize(
@@ -246,13 +213,8 @@ def _summarize(
         yield "Title", lab.title
     yield "Nodes", f"{lab.node_count} ({', '.join(lab.node_definitions)}), {lab.link_count} links"
     yield "Needs", format_needs(needs or compute_needs(lab, shipped_nodes()))
-    yield "Ports", _ports(lab.port_template)
+    ports = sorted(lab.port_template)
+    yield "Ports", f"{len(ports)}: {render.join_some(ports, _SHOWN)}" if ports else "none"
     yield "Track", spec.get("lab_track") or "none"
     yield "State", spec.get("state", "draft")
     yield "File", found.digest
-
-
-def _ports(template: PortTemplate) -> str:
-    names = sorted(template)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)}: {', '.join(names[:_SHOWN])}{more}" if names else "none"

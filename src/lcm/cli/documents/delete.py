@@ -14,7 +14,7 @@ from lcm.cli.documents.wait import GONE, parse_duration, wait_until
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import NamedObjects, parse_targets, title, title_of
+from lcm.cli.output.nouns import NamedObjects, missing, parse_targets, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
     ContextName,
@@ -70,13 +70,13 @@ def delete(
     recursive: Recursive = False,
     selector: Selector = "",
     field_selector: FieldSelector = "",
-    every: Annotated[bool, typer.Option("--all", help="All objects of the kind in the namespace.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Delete all objects of the kind in the namespace.")] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until they are gone.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the objects are gone.")] = False,
     timeout: Timeout = "10m",
     ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="What is not there is no error.")
+        bool, typer.Option("--ignore-not-found", help="Do not fail if an object does not exist.")
     ] = False,
     dry_run: DryRun = False,
     context: ContextName = None,
@@ -88,22 +88,27 @@ def delete(
     how = _DeleteOptions(dry_run, wait, parse_duration(timeout), ignore_not_found)
     chosen = bool(selector or field_selector or every)
     if files and (targets or chosen):
-        raise typer.BadParameter("-f excludes kinds, names and selectors", param_hint="-f")
+        raise typer.BadParameter("-f cannot be used with kinds, names or selectors", param_hint="-f")
     if files:
         refs = _refs_from_files(files, recursive=recursive)
         connection.with_plane(lambda plane: _delete(plane, refs, how), context)
         return
     parts = parse_targets(targets or [])
     if chosen == any(part.names for part in parts):
-        raise typer.BadParameter("give names, or -l, --field-selector or --all", param_hint="NAME")
+        raise typer.BadParameter("name objects, or use -l, --field-selector or --all", param_hint="NAME")
     wheres = {part.noun.struct: parse_filter(part.noun, selector, field_selector) for part in parts}
 
     async def work(plane: Plane) -> None:
         refs = [ref for part in parts for ref in await _find_refs(plane, part, namespace, wheres)]
         if chosen and not yes and not dry_run and len(refs) > 1:
-            _confirm(refs)
+            shown = render.join_some([title_of(ref.kind, ref.name) for ref in refs], _SHOWN)
+            render.confirm(
+                f"Delete {len(refs)} objects: {shown}?",
+                without="no answer; add --yes to delete without confirmation",
+                otherwise="nothing was deleted",
+            )
         if chosen and not refs:
-            render.print_message(f"nothing selected in namespace {namespace}")
+            render.print_message(f"no object matches in namespace {namespace}")
         await _delete(plane, refs, how)
 
     connection.with_plane(work, context)
@@ -126,21 +131,8 @@ def _refs_from_files(files: Sequence[str], *, recursive: bool) -> list[Ref[Any]]
     named_in = [identity(source.value) for source in found.sources]
     refs = [Ref(KINDS[who[0]].struct, who[2], who[1]) for who in named_in if who and who[0] in KINDS]
     if not refs:
-        raise typer.BadParameter("there is no document in what was given", param_hint="-f")
+        raise typer.BadParameter("the files contain no document", param_hint="-f")
     return sorted(refs, key=lambda ref: _DELETE_ORDER.index(ref.kind))
-
-
-def _confirm(refs: Sequence[Ref[Any]]) -> None:
-    shown = ", ".join(title_of(ref.kind, ref.name) for ref in refs[:_SHOWN])
-    more = f" and {len(refs) - _SHOWN} more" if len(refs) > _SHOWN else ""
-    try:
-        agreed = typer.confirm(f"Delete {len(refs)} objects: {shown}{more}?", err=True)
-    except typer.Abort as error:
-        render.print_message("nobody answered; add --yes to delete without being asked")
-        raise typer.Exit(1) from error
-    if not agreed:
-        render.print_message("nothing was deleted")
-        raise typer.Exit(1)
 
 
 async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -> None:
@@ -167,13 +159,11 @@ async def _delete_one(plane: Plane, ref: Ref[Any], how: _DeleteOptions) -> Seque
     except Gone:
         if how.ignore_missing:
             return []
-        raise Gone(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}") from None
-    render.print_line(f"{title(left)} {'would be' if how.dry_run else 'is'} {_outcome(left)}")
+        raise missing(ref) from None
+    verb = "would be" if how.dry_run else "is being" if left.metadata.finalizers else "is"
+    phase = f" ({phase_of(left)})" if left.metadata.finalizers else ""
+    render.print_line(f"{title(left)} {verb} deleted{phase}")
     return [ref_of(left)] if left.metadata.finalizers else []
-
-
-def _outcome(left: Resource) -> str:
-    return f"going ({phase_of(left)})" if left.metadata.finalizers else "gone"
 
 
 async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timedelta) -> None:
@@ -186,4 +176,4 @@ async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timede
                 left.pop(0)
     except TimeoutError as error:
         names = ", ".join(title_of(ref.kind, ref.name) for ref in left)
-        raise connection.WaitTimedOut(f"still going after {render.format_span(limit)}: {names}") from error
+        raise connection.WaitTimedOut(f"not gone after {render.format_span(limit)}: {names}") from error

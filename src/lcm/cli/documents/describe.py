@@ -3,26 +3,23 @@
 Also here: the summary lines of pools, definitions, sessions and reservations. Workers are in `describe_worker`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-import typer
 
 from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.observe import definition_lines, format_needs
 from lcm.cli.documents import texts
-from lcm.cli.documents.describe_worker import LabelledText, worker_lines
-from lcm.cli.output import connection, options, render
+from lcm.cli.documents.describe_worker import LabelledText, label_first, worker_lines
+from lcm.cli.output import connection, render
 from lcm.cli.output.columns import at_risk_condition, phase_of, seat_label
-from lcm.cli.output.nouns import parse_one_target, parse_targets, title, title_of
-from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Target, Targets
+from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, parse_targets, title
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, SessionName, Target, Targets
 from lcm.cli.output.table import Column, TextTable
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.model.base.errors import Gone
-from lcm.model.base.machine import StateMachine
 from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool
@@ -57,7 +54,7 @@ async def read_object(plane: Plane, ref: Ref[Any]) -> Resource:
     """Read one object; raise Gone when it does not exist."""
     found: Resource | None = await plane.get(ref)
     if found is None:
-        raise Gone(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}")
+        raise missing(ref)
     return found
 
 
@@ -66,24 +63,23 @@ def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]
     history = resource.status.history
     machine = KINDS[resource.kind].machine
     if machine is None:
-        yield f"{title(resource)} has no phases; it was made {render.format_age(resource.metadata.created_at, now)} ago"
+        yield f"{title(resource)} has no phases; created {render.format_age(resource.metadata.created_at, now)} ago"
         return
     if len(history) == HISTORY_LIMIT:
-        yield f"(what was before the last {HISTORY_LIMIT} changes is forgotten)"
+        yield f"(only the last {HISTORY_LIMIT} changes are kept)"
     over = bool(history) and history[-1].phase in machine.final
     for change, later in zip_longest(history, history[1:]):
-        lasted = _duration_text(change, later, now=now, over=over)
+        lasted = "" if over else f"{render.format_span(now - change.at)}…"
+        if later is not None:
+            lasted = render.format_span(later.at - change.at)
         yield from _change_lines(change, lasted, most, render.phase_colour(change.phase) if later is None else None)
-    if not over:
-        yield from _deadline_lines(resource, machine, now, most)
+    limit = None if over else machine.deadline(getattr(resource.status, "phase", None), resource.status)
+    if limit is not None:
+        moment, what = limit
+        then = f"then {what.target}" if what.target else "then an alert is raised"
+        yield from render.wrap_text(f"may last until {render.format_relative(moment, now)}, {then}: {what.why}", most)
     if resource.metadata.deletion_timestamp:
-        yield f"asked to go {render.format_age(resource.metadata.deletion_timestamp, now)} ago"
-
-
-def _duration_text(change: PhaseChange, later: PhaseChange | None, *, now: datetime, over: bool) -> str:
-    if later is not None:
-        return render.format_span(later.at - change.at)
-    return "" if over else f"{render.format_span(now - change.at)}…"
+        yield f"deletion requested {render.format_age(resource.metadata.deletion_timestamp, now)} ago"
 
 
 def _change_lines(change: PhaseChange, lasted: str, most: int, colour: str | None) -> Iterator[str]:
@@ -99,34 +95,14 @@ def _change_lines(change: PhaseChange, lasted: str, most: int, colour: str | Non
     yield from (f"{' ' * indent}{line.replace(_NO_BREAK_SPACE, ' ')}" for line in rest)
 
 
-def _deadline_lines(resource: Resource, machine: StateMachine[Any], now: datetime, most: int) -> Iterator[str]:
-    """Yield until when the present phase may last, and what happens then."""
-    limit = machine.deadline(getattr(resource.status, "phase", None), resource.status)
-    if limit is not None:
-        moment, what = limit
-        then = f"then {what.target}" if what.target else "then an alert is raised"
-        yield from render.wrap_text(f"may last until {render.format_relative(moment, now)}, {then}: {what.why}", most)
-
-
-_LOGS_USAGE: Final = "write `lcm logs NAME`, such as `lcm logs basics-x7k2p`"
-
-
-def logs(
-    words: Annotated[
-        list[str], typer.Argument(metavar="[session] NAME", help="A session.", autocompletion=options.complete_sessions)
-    ],
-    *,
-    namespace: Namespace = DEFAULT_NAMESPACE,
-    context: ContextName = None,
-) -> None:
+def logs(words: SessionName, *, namespace: Namespace = DEFAULT_NAMESPACE, context: ContextName = None) -> None:
     """Show what happened to a session, what was decided about it and what went wrong, line by line."""
-    ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words, _LOGS_USAGE), namespace)
+    name = parse_session_name(words, "write `lcm logs NAME`, such as `lcm logs basics-x7k2p`")
+    ref: Ref[LabletSession] = Ref(LabletSession, name, namespace)
 
     async def work(plane: Plane) -> None:
-        try:
+        with naming_missing(ref):
             text = await plane.logs(ref)
-        except Gone:
-            raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
         for line in text.splitlines():
             render.print_line(render.sanitize(line))
 
@@ -164,7 +140,7 @@ def session_lines(session: LabletSession, now: datetime) -> Iterator[LabelledTex
             f"{render.format_moment(claim.start)} to {render.format_moment(claim.end)}, with start-up and clean-up",
         )
     if status.cost_usd is not None:
-        yield "Cost", f"{status.cost_usd} USD: its share of its worker while it was there"
+        yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
     yield "Definition", spec.definition
     yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
 
@@ -176,15 +152,14 @@ def reservation_lines(reservation: Reservation, now: datetime) -> Iterator[Label
     yield "Slot", f"{render.format_relative(spec.timeslot_start, now)} to {render.format_moment(spec.timeslot_end)}"
     if spec.recurrence:
         yield "Again", f"every {spec.recurrence.every} until {spec.recurrence.until} ({spec.recurrence.time_zone})"
-    for number, held in enumerate(status.held[:_MOST_HELD_SHOWN]):
-        yield "" if number else "Held", _held_text(held)
+    yield from label_first("Held", map(_held_text, status.held[:_MOST_HELD_SHOWN]))
     if len(status.held) > _MOST_HELD_SHOWN:
         yield "", f"and {len(status.held) - _MOST_HELD_SHOWN} more, until {render.format_moment(status.ends_at)}"
     yield "Owner", spec.owner
 
 
 def _held_text(held: ReservationClaim) -> str:
-    seat = f", seat {seat_label(held.seat)}" if held.seat else ""
+    seat = f", planned worker {seat_label(held.seat)}" if held.seat else ""
     made = f", session {held.session}" if held.session else ""
     return (
         f"{held.number}: {render.format_moment(held.claim.start)} to {render.format_moment(held.claim.end)}{seat}{made}"
@@ -195,13 +170,13 @@ def _connection_lines(session: LabletSession) -> Iterator[LabelledText]:
     status = session.status
     if status.access_url:
         yield "Connect", status.access_url
-    for number, (name, port) in enumerate(sorted((status.allocated_ports or {}).items())):
-        address = f", {status.access_urls[name]}" if name in status.access_urls else ""
-        yield "" if number else "Ports", f"{port} {name}{address}"
+    ports = sorted((status.allocated_ports or {}).items())
+    addresses = {name: f", {address}" for name, address in status.access_urls.items()}
+    yield from label_first("Ports", (f"{port} {name}{addresses.get(name, '')}" for name, port in ports))
     if status.worker_name:
         yield "Worker", status.worker_ref or status.worker_name
     if status.seat:
-        yield "Seat", f"{seat_label(status.seat)}, whichever worker fills it"
+        yield "Planned on", f"planned worker {seat_label(status.seat)}, whichever worker fills it"
 
 
 _DECISIONS: Final = 3
@@ -209,7 +184,12 @@ _DECISIONS: Final = 3
 
 async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list[LabelledText]:
     """Return a few lines about the state of an object."""
-    lines = [*_phase_lines(resource, now)]
+    lines: list[LabelledText] = []
+    if phase := phase_of(resource):
+        history = resource.status.history
+        since = f" for {render.format_age(history[-1].at, now)}" if history else ""
+        why = f": {history[-1].reason}" if history and history[-1].reason else ""
+        lines.append(("Phase", f"{phase}{since}{why}"))
     match resource:
         case LabWorker():
             lines += await worker_lines(plane, resource, now)
@@ -226,14 +206,6 @@ async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list
     return lines
 
 
-def _phase_lines(resource: Resource, now: datetime) -> Iterator[LabelledText]:
-    if phase := phase_of(resource):
-        history = resource.status.history
-        since = f" for {render.format_age(history[-1].at, now)}" if history else ""
-        why = f": {history[-1].reason}" if history and history[-1].reason else ""
-        yield "Phase", f"{phase}{since}{why}"
-
-
 def _pool_lines(pool: LabWorkerPool, now: datetime) -> Iterator[LabelledText]:
     spec, summary = pool.spec, pool.status.summary
     yield (
@@ -241,9 +213,10 @@ def _pool_lines(pool: LabWorkerPool, now: datetime) -> Iterator[LabelledText]:
         f"{summary.ready_workers} ready of {summary.workers}, from {spec.min_workers} to {spec.max_workers}",
     )
     yield "Policy", f"{spec.policy}, template {spec.template}, track {spec.lab_track}"
-    for number, decision in enumerate(reversed(pool.status.decisions[-_DECISIONS:])):
-        when = render.format_age(decision.at, now)
-        yield "" if number else "Decisions", f"{decision.action} {when} ago: {decision.reason}"
+    decisions = reversed(pool.status.decisions[-_DECISIONS:])
+    yield from label_first(
+        "Decisions", (f"{one.action} {render.format_age(one.at, now)} ago: {one.reason}" for one in decisions)
+    )
 
 
 def _definition_summary(definition: LabletDefinition) -> Iterator[LabelledText]:
@@ -257,7 +230,6 @@ def _definition_summary(definition: LabletDefinition) -> Iterator[LabelledText]:
 
 _LABEL: Final = 14
 _INDENT: Final = 2
-_BOOKKEEPING: Final = ("name", "namespace", "labels", "annotations", "created_at")
 
 
 def describe(targets: Targets = None, *, namespace: Namespace = DEFAULT_NAMESPACE, context: ContextName = None) -> None:
@@ -300,21 +272,16 @@ def describe_lines(resource: Resource, matters: Iterable[LabelledText], now: dat
 
 def _metadata_lines(resource: Resource, now: datetime) -> Iterator[LabelledText]:
     meta = resource.metadata
-    yield from _pairs("Labels", meta.labels)
-    yield from _pairs("Annotations", meta.annotations)
+    for label, pairs in (("Labels", meta.labels), ("Annotations", meta.annotations)):
+        yield from label_first(label, (f"{name}={value}" for name, value in pairs.items()))
     if meta.created_at:
         yield "Created", render.format_relative(meta.created_at, now)
     if meta.deletion_timestamp:
-        yield "Deleted", render.format_relative(meta.deletion_timestamp, now) + ", not gone yet"
+        yield "Deleted", render.format_relative(meta.deletion_timestamp, now) + ", not complete yet"
     if meta.owner:
-        yield "Made by", f"{meta.owner.kind} {meta.owner.name}"
+        yield "Created by", f"{meta.owner.kind} {meta.owner.name}"
     yield "Revision", f"{meta.resource_version}, generation {meta.generation}"
     yield "Uid", meta.uid
-
-
-def _pairs(label: str, pairs: Mapping[str, str]) -> Iterator[LabelledText]:
-    for number, (name, value) in enumerate(pairs.items()):
-        yield "" if number else label, f"{name}={value}"
 
 
 def _labelled_lines(pairs: Iterable[LabelledText]) -> Iterator[str]:

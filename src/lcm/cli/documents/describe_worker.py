@@ -11,14 +11,11 @@ from typing import Final, TypeVar
 from lcm.cli.fleet.workers import sessions_on_worker
 from lcm.cli.output import render
 from lcm.control.plane.protocol import Plane, ref_of
-from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Forbidden
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
-from lcm.model.money.licences import LicenceSeat
-from lcm.model.telemetry.alert import Alert
 
 T = TypeVar("T")
 LabelledText = tuple[str, str]
@@ -34,14 +31,26 @@ async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[L
     uid = worker.metadata.uid
     lines = [*_machine_lines(worker), *_state_lines(worker, now)]
     lines += _idle_lines(worker.status.idle, now, enabled=worker.spec.idle.enabled)
-    lines += _label_first("Measured", _telemetry_lines(await plane.telemetry(ref_of(worker)), now))
-    lines += _label_first("Sessions", _sessions(await sessions_on_worker(plane, worker), now))
+    lines += label_first("Measured", _telemetry_lines(await plane.telemetry(ref_of(worker)), now))
+    lines += label_first("Sessions", _sessions(await sessions_on_worker(plane, worker), now))
     ledger = await _unless_forbidden(plane.licences())
-    lines += _label_first("Licence seat", _seats([] if ledger is None else ledger.seats, uid, now))
+    lines += label_first(
+        "Licence seat",
+        (
+            f"{one.state} for {render.format_age(one.since, now)}, {one.flavour}, token {one.token}"
+            for one in (ledger.seats if ledger else ())
+            if one.worker_id == uid
+        ),
+    )
     spent = await _unless_forbidden(plane.costs(since=worker.metadata.created_at or now, until=now))
-    lines += _label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
-    lines += _label_first(
-        "Alerts", _alerts([one for one in await _unless_forbidden(plane.alerts()) or () if one.uid == uid], now)
+    lines += label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
+    lines += label_first(
+        "Alerts",
+        [
+            f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
+            for one in await _unless_forbidden(plane.alerts()) or ()
+            if one.uid == uid
+        ],
     )
     return lines
 
@@ -66,8 +75,11 @@ def _machine_lines(worker: LabWorker) -> Iterator[LabelledText]:
     health = {True: "healthy", False: "not healthy", None: ""}[cml.healthy]
     up = f"up {render.format_span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
     yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence, health, up]))
-    if worker.status.capacity:
-        yield "Capacity", format_amount(worker.status.capacity)
+    if room := worker.status.capacity:
+        size = (
+            f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk"
+        )
+        yield "Capacity", f"{size}, {room.nodes} nodes, {room.ports} ports, {room.labs} labs"
 
 
 def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
@@ -75,8 +87,8 @@ def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
     if status.drain_deadline_at and status.phase is WorkerPhase.DRAINING:
         yield "Drain until", render.format_relative(status.drain_deadline_at, now)
     if status.failure:
-        again = f"; tried again {render.format_relative(status.retry_at, now)}" if status.retry_at else ""
-        yield "Failure", f"{status.failure}, {status.retry_count} so far{again}"
+        again = f"; next try {render.format_relative(status.retry_at, now)}" if status.retry_at else ""
+        yield "Failure", f"{status.failure}, {status.retry_count} retries so far{again}"
     if status.unhealthy_since:
         yield "Unhealthy", f"for {render.format_age(status.unhealthy_since, now)}"
     if status.pause_count or status.resume_count:
@@ -85,7 +97,7 @@ def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
 
 def _idle_lines(idle: IdleVerdict | None, now: datetime, *, enabled: bool) -> Iterator[LabelledText]:
     if not enabled:
-        yield "Idle", "never paused for it: idle.enabled is false"
+        yield "Idle", "never paused for being idle: idle.enabled is false"
     if idle is None:
         return
     pause = f"; pauses {render.format_relative(idle.pause_at, now)}" if idle.pause_at else ""
@@ -122,7 +134,7 @@ def _source_line(source: str, figures: Iterable[str], at: datetime | None, now: 
 
 
 def _age_text(at: datetime, now: datetime) -> str:
-    return f"{render.format_age(at, now)} ago" + (", which is old" if now - at > STALE_AFTER else "")
+    return f"{render.format_age(at, now)} ago" + (", out of date" if now - at > STALE_AFTER else "")
 
 
 def _percent(name: str, value: float | None) -> str:
@@ -143,42 +155,18 @@ def _sessions(sessions: Sequence[LabletSession], now: datetime) -> Iterator[str]
         yield f"{one.metadata.name} {one.status.phase} of {one.spec.owner}{ends}"
 
 
-def _seats(seats: Iterable[LicenceSeat], uid: str, now: datetime) -> Iterator[str]:
-    for one in seats:
-        if one.worker_id == uid:
-            yield f"{one.state} for {render.format_age(one.since, now)}, {one.flavour}, token {one.token}"
-
-
 def _cost(intervals: Sequence[BillingInterval], now: datetime) -> Iterator[str]:
     if not intervals:
         return
     known = [usd for one in intervals if (usd := one.usd(now)) is not None]
-    unknown = "" if len(known) == len(intervals) else " and what has no price"
-    yield f"{sum(known, Decimal(0)):.2f} USD so far{unknown}, {_rate(intervals[-1], now)}"
+    unknown = "" if len(known) == len(intervals) else " plus machines without a known price"
+    last = intervals[-1]
+    rate = "price not known" if last.usd_hourly is None else f"{last.usd_hourly:.2f} USD an hour now ({last.state})"
+    if last.until is not None and last.until < now:
+        rate = "no cost at present"
+    yield f"{sum(known, Decimal(0)):.2f} USD so far{unknown}, {rate}"
 
 
-def _rate(last: BillingInterval, now: datetime) -> str:
-    if not _is_open(last, now):
-        return "nothing more now"
-    return f"{last.usd_hourly:.2f} USD an hour now ({last.state})" if last.usd_hourly is not None else "price not known"
-
-
-def _is_open(interval: BillingInterval, now: datetime) -> bool:
-    return interval.until is None or interval.until >= now
-
-
-def _alerts(alerts: Iterable[Alert], now: datetime) -> Iterator[str]:
-    for one in alerts:
-        yield f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
-
-
-def _label_first(label: str, texts: Iterable[str]) -> Iterator[LabelledText]:
+def label_first(label: str, texts: Iterable[str]) -> Iterator[LabelledText]:
+    """Give a label to the first of several texts; the others stand below it."""
     return ((label if not number else "", text) for number, text in enumerate(texts))
-
-
-def format_amount(room: Amount) -> str:
-    """Format an amount of resources briefly."""
-    return (
-        f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk,"
-        f" {room.nodes} nodes, {room.ports} ports, {room.labs} labs"
-    )

@@ -33,10 +33,10 @@ def get(
     selector: Selector = "",
     field_selector: FieldSelector = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
-    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of every namespace.")] = False,
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
-    archived: Annotated[bool, typer.Option("--all", help="The sessions in the archive as well.")] = False,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on and print what changes, until Ctrl-C.")] = False,
+    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of all namespaces.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.TABLE,
+    archived: Annotated[bool, typer.Option("--all", help="Include archived sessions.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Keep printing changes until Ctrl-C.")] = False,
     begin: calendar.From = None,
     days: calendar.Days = None,
     hours: calendar.Hours = None,
@@ -47,19 +47,21 @@ def get(
 
     `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
     Sessions that ended more than a day ago are in the archive: `lcm get sessions --all`.
-    `lcm get calendar --days 7` shows planned workers against time.
+    `lcm get calendar --days 7` shows when each planned worker is booked.
     """
     span = calendar.CalendarOptions(begin, days, hours, pool)
     if [word.lower() for word in targets or []] == [CALENDAR]:
         if selector or field_selector or watch or archived:
-            raise typer.BadParameter("the calendar takes --from, --days, --hours and --pool", param_hint=CALENDAR)
+            raise typer.BadParameter(
+                "the calendar accepts only --from, --days, --hours and --pool", param_hint=CALENDAR
+            )
         calendar.print_calendar(span, None if all_namespaces else namespace, output, context)
         return
     if span != calendar.CalendarOptions():
-        raise typer.BadParameter("--from, --days, --hours and --pool go with `lcm get calendar`", param_hint="KIND")
+        raise typer.BadParameter("--from, --days, --hours and --pool need `lcm get calendar`", param_hint="KIND")
     parts = parse_targets(targets or [])
     if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
-        raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")
+        raise typer.BadParameter("names cannot be used with -l, --field-selector or -A", param_hint="NAME")
     wheres = {part.noun: parse_filter(part.noun, selector, field_selector) for part in parts}
     if archived and watch:
         raise typer.BadParameter("nothing changes in the archive: leave out --watch", param_hint="--all")
@@ -99,8 +101,10 @@ class _Query:
         found = [one for part in self.parts for one in await self._find(plane, part)]
         workers = [one for one in found if isinstance(one, LabWorker)] if printer.is_tabular else []
         printer.print_all(found, await _read_telemetry(plane, workers) if len(workers) <= _MOST_MEASURED else None)
-        if missing := self._missing(found):
-            raise Gone(f"there is no {', '.join(missing)} in namespace {self.namespace}")
+        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
+        asked = [(part.noun, name) for part in self.parts for name in part.names]
+        if absent := [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]:
+            raise Gone(f"there is no {', '.join(absent)} in namespace {self.namespace}")
         if not found:
             render.print_message(self._nothing_message())
 
@@ -120,21 +124,16 @@ class _Query:
         if part.names:
             return await self._read_named(plane, part)
         try:
-            return [
-                one for archived in self._archive_choices(part) for one in await self._read_list(plane, part, archived)
-            ]
+            kind, where = part.noun.struct, self.wheres[part.noun]
+            found: list[Resource] = []
+            for archived in (True, False) if self.archived and kind is LabletSession else (False,):
+                page = await read_all(plane, kind, namespace=self.namespace, where=where, archived=archived)
+                found += page.items
         except Forbidden:
             if len(self.parts) < len(NOUNS):
                 raise
             return []  # `all` means everything the caller may see
-
-    def _archive_choices(self, part: NamedObjects) -> Sequence[bool]:
-        """Return which lists to read: the archive before the live one, or only the live one."""
-        return (True, False) if self.archived and part.noun.struct is LabletSession else (False,)
-
-    async def _read_list(self, plane: Plane, part: NamedObjects, archived: bool) -> Sequence[Resource]:  # noqa: FBT001 - which list
-        kind, where = part.noun.struct, self.wheres[part.noun]
-        return (await read_all(plane, kind, namespace=self.namespace, where=where, archived=archived)).items
+        return found
 
     async def _read_named(self, plane: Plane, part: NamedObjects) -> Sequence[Resource]:
         refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]
@@ -145,11 +144,6 @@ class _Query:
             return self.wheres[part.noun]
         by_uid = {one.metadata.uid: one.metadata.name for one in await self._read_named(plane, part)}
         return filter_by_name(*(by_uid.get(name, name) for name in part.names))
-
-    def _missing(self, found: Sequence[Resource]) -> Sequence[str]:
-        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
-        asked = [(part.noun, name) for part in self.parts for name in part.names]
-        return [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]
 
     def _nothing_message(self) -> str:
         what = "objects" if len(self.parts) == len(NOUNS) else ", ".join(part.noun.plural for part in self.parts)

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.cli.documents.sources import STDIN, DocumentSource, fault_at_line, identity, trace_faults
-from lcm.cli.documents.texts import ParsedDocument
+from lcm.cli.documents.sources import STDIN, DocumentSource, fault_at_line, identity, message_at_line, trace_faults
+from lcm.cli.documents.texts import ParsedDocument, split_line
 from lcm.control.admission.topologies import check_lab_file
 from lcm.control.objects.records import is_nameable
 from lcm.control.plane.protocol import Applied, Plane, Ref
-from lcm.model.base.errors import Fault, Invalid, TooLarge
+from lcm.model.base.errors import Fault, Invalid, NoRoom, TooLarge
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.topology.lab import ParsedLab, compute_needs
 from lcm.model.topology.lab_text import MAX_BYTES
@@ -43,10 +43,7 @@ def resolve_times(sources: Sequence[DocumentSource], now: datetime) -> tuple[lis
     """Replace times relative to now by moments, and return the positions of the documents that had any."""
     now = now.replace(microsecond=0) + _UNITS["s"]  # rounded up, so that it is never sooner than requested
     made = [_resolve_source(source, now) for source in sources]
-    places = frozenset(
-        place for place, (one, before) in enumerate(zip(made, sources, strict=True)) if one is not before
-    )
-    return made, places
+    return made, frozenset(place for place, source in enumerate(sources) if made[place] is not source)
 
 
 async def keep_existing_times(
@@ -106,7 +103,6 @@ _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
 _TOPOLOGY_PATH: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.topology(\b.*)", re.DOTALL)
 _BOOKING_PATH: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.definition")
-_LINE: Final = re.compile(r"line ([0-9]+)(?:: (.*))?", re.DOTALL)
 _ABSENT_DIGEST: Final = "sha256:" + "0" * 64
 
 
@@ -141,10 +137,6 @@ class PreparedDocuments:
         """The documents themselves."""
         return [source.value for source in self.sources]
 
-    def files(self) -> set[Path]:
-        """Return the lab files that are used."""
-        return {Path(lab.file).resolve() for lab in self.labs.values()}
-
 
 def prepare_documents(
     sources: Sequence[DocumentSource], given: Mapping[str, bytes] | None = None, *, now: datetime | None = None
@@ -162,8 +154,13 @@ def prepare_documents(
         try:
             lab = _read_lab(source, path, given or {})
             digest = lab.digest
-            _check_digest(source, lab)
-            found.labs[place] = lab
+            wanted = source.value["spec"]["topology"].get("digest")
+            if wanted and wanted != digest:
+                fault = Fault(_DIGEST, f"{lab.file} has {digest}", "correct it, or leave it out")
+                found.wrong.add(place)
+                found.faults.append(source.locate_fault(fault))
+            else:
+                found.labs[place] = lab
         except Invalid as error:
             found.wrong.add(place)
             found.faults += error.faults
@@ -172,7 +169,19 @@ def prepare_documents(
 
 
 async def apply_prepared(plane: Plane, what: PreparedDocuments, *, dry_run: bool) -> Sequence[Applied]:
-    """Apply documents once all of them were checked and the lab files of new definitions were uploaded."""
+    """Apply documents once all of them were checked and the lab files of new definitions were uploaded.
+
+    Errors name the lines of the documents' files.
+    """
+    try:
+        return await _apply(plane, what, dry_run=dry_run)
+    except Invalid as error:
+        raise Invalid(*trace_faults(error.faults, what.sources)) from error
+    except NoRoom as error:
+        raise NoRoom(message_at_line(str(error), what.sources), why=error.why, nearest=error.nearest) from error
+
+
+async def _apply(plane: Plane, what: PreparedDocuments, *, dry_run: bool) -> Sequence[Applied]:
     what.sources = await keep_existing_times(plane, what.sources, what.moving)
     if not what.labs and not what.wrong:
         return await plane.apply(what.values, dry_run=dry_run)
@@ -181,15 +190,18 @@ async def apply_prepared(plane: Plane, what: PreparedDocuments, *, dry_run: bool
         return rehearsal
     for place, lab in what.labs.items():
         if rehearsal[place].outcome == "created":
-            what.sources[place] = await _upload_lab(plane, what.sources[place], lab)
+            try:
+                stored = await plane.upload_topology(lab.data)
+            except Invalid as error:
+                raise Invalid(*faults_in_file(lab.file, error.faults)) from error
+            what.sources[place] = _with_address(what.sources[place], stored.uri, stored.digest)
     return await plane.apply(what.values)
 
 
 def faults_in_file(file: str, faults: Sequence[Fault]) -> Iterator[Fault]:
     """Turn faults of `line 13: nodes[0]…` into faults at a line of a lab file."""
     for fault in faults:
-        found = _LINE.fullmatch(fault.path)
-        line, path = (int(found[1]), found[2] or "lab") if found else (1, fault.path)
+        line, path = split_line(fault.path, otherwise="lab")
         yield fault_at_line(file, line, Fault(path, fault.problem, fault.remedy))
 
 
@@ -214,15 +226,10 @@ async def _dry_run_without(plane: Plane, what: PreparedDocuments, waiting: set[i
     except Invalid as error:
         raise Invalid(*trace_faults(error.faults, [what.sources[place] for place in rest])) from error
     known = dict(zip(rest, results, strict=True))
-    return [known.get(place) or _created_result(value) for place, value in enumerate(what.values)]
-
-
-async def _upload_lab(plane: Plane, source: DocumentSource, lab: LocalLabFile) -> DocumentSource:
-    try:
-        stored = await plane.upload_topology(lab.data)
-    except Invalid as error:
-        raise Invalid(*faults_in_file(lab.file, error.faults)) from error
-    return _with_address(source, stored.uri, stored.digest)
+    for place in waiting:
+        kind, namespace, name = identity(what.values[place]) or ("", "", "")
+        known[place] = Applied(kind=kind, namespace=namespace, name=name, outcome="created", resource_version=0)
+    return [known[place] for place in sorted(known)]
 
 
 def _position_of_absent_lab(fault: Fault, what: PreparedDocuments) -> int | None:
@@ -243,11 +250,13 @@ def _is_cured_by_upload(fault: Fault, what: PreparedDocuments, waiting: set[int]
 
 def _bookings_of(what: PreparedDocuments, absent: set[int]) -> set[int]:
     """Return the positions of bookings of definitions whose lab files are not uploaded yet."""
-    labs = {name for place in absent for name in _definition_names(what.values[place])}
+    names = [identity(value) or ("", "", "") for value in what.values]
+    labs = {(namespace, name) for _, namespace, name in (names[place] for place in absent)}
+    labs |= {(namespace, name.partition(":")[0]) for namespace, name in labs}  # a booking may leave out the version
     return {
         place
         for place, value in enumerate(what.values)
-        if value.get("kind") in _TIMED_KINDS and (_namespace(value), _member(value, "spec").get("definition")) in labs
+        if value.get("kind") in _TIMED_KINDS and (names[place][1], _member(value, "spec").get("definition")) in labs
     }
 
 
@@ -262,10 +271,9 @@ def _read_lab(source: DocumentSource, path: str, given: Mapping[str, bytes]) -> 
     folder = Path() if source.file == STDIN else Path(source.file).parent
     file = str(folder / path)
     data = given[path] if path in given else _read_lab_bytes(source, file)
-    sized = _member(source.value, "spec").get("resource_requirements") is not None
     try:
         lab = check_lab_file(data)
-        if not sized:
+        if _member(source.value, "spec").get("resource_requirements") is None:
             compute_needs(lab, shipped_nodes())
     except Invalid as error:
         raise Invalid(*faults_in_file(file, error.faults)) from error
@@ -279,20 +287,11 @@ def _read_lab_bytes(source: DocumentSource, file: str) -> bytes:
         with Path(file).open("rb") as opened:
             return opened.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        remedy = "correct the path, which begins beside this file, or give an address such as s3://bucket/key"
+        remedy = "correct the path, which is relative to this file, or use an address such as s3://bucket/key"
         raise Invalid(source.locate_fault(Fault(_URI, f"there is no file {file}", remedy))) from error
     except (OSError, ValueError) as error:
         problem = f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise Invalid(source.locate_fault(Fault(_URI, problem, "have it made readable"))) from error
-
-
-def _check_digest(source: DocumentSource, lab: LocalLabFile) -> None:
-    """Refuse a digest given with the path if the file's digest is another."""
-    digest = _member(_member(source.value, "spec"), "topology").get("digest")
-    if digest and digest != lab.digest:
-        raise Invalid(
-            source.locate_fault(Fault(_DIGEST, f"{lab.file} has {lab.digest}", "correct it, or leave it out"))
-        )
+        raise Invalid(source.locate_fault(Fault(_URI, problem, "make it readable"))) from error
 
 
 def _with_address(source: DocumentSource, uri: str, digest: str) -> DocumentSource:
@@ -300,22 +299,6 @@ def _with_address(source: DocumentSource, uri: str, digest: str) -> DocumentSour
     value, spec = source.value, source.value["spec"]
     made = {**value, "spec": {**spec, "topology": {**spec["topology"], "uri": uri, "digest": digest}}}
     return DocumentSource(source.file, ParsedDocument(made, source.written.place))
-
-
-def _created_result(value: dict[str, Any]) -> Applied:
-    kind, namespace, name = identity(value) or ("", "", "")
-    return Applied(kind=kind, namespace=namespace, name=name, outcome="created", resource_version=0)
-
-
-def _definition_names(definition: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names by which a booking may refer to a definition: with and without its version."""
-    _, namespace, name = identity(definition) or ("", "", "")
-    yield namespace, name
-    yield namespace, name.partition(":")[0]
-
-
-def _namespace(booking: dict[str, Any]) -> str:
-    return (identity(booking) or ("", "", ""))[1]
 
 
 def _member(value: dict[str, Any], name: str) -> dict[str, Any]:

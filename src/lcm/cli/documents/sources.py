@@ -17,10 +17,8 @@ from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.validate import parse_document as read_resource
 
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-_DASH: Final = "-"
 STDIN: Final = "stdin"
 """Stands for standard input where a file name is shown."""
-_DOCUMENT_PREFIX: Final = re.compile(r"documents\[([0-9]+)\]")
 _DOCUMENT_PATH: Final = re.compile(r"documents\[([0-9]+)\]\.?(.*)", re.DOTALL)
 
 
@@ -64,7 +62,9 @@ def gather(paths: Sequence[str], *, recursive: bool) -> GatheredDocuments:
     found = GatheredDocuments([], [])
     for file, data in read_files(paths, recursive=recursive):
         written, flaws = read_documents(data)
-        if _is_lab(written):
+        alone = written[0].value if len(written) == 1 else {}
+        is_lab = isinstance(alone.get("nodes"), list) or isinstance(alone.get("lab"), dict)
+        if is_lab and "kind" not in alone and "metadata" not in alone:
             found.labs.append(file)
             continue
         found.sources += (DocumentSource(file, one) for one in written)
@@ -77,8 +77,10 @@ def gather(paths: Sequence[str], *, recursive: bool) -> GatheredDocuments:
 def check_locally(sources: Sequence[DocumentSource]) -> Iterator[Fault]:
     """Yield the faults that can be found without asking the API."""
     for source in sources:
+        known = KINDS.get(str(source.value.get("kind")))
         try:
-            read_resource(_without_plain(source.value))
+            # The API would seal plain-text secrets.
+            read_resource(hide_plain_secrets(source.value, known.struct) if known else source.value)
         except Invalid as error:
             yield from map(source.locate_fault, error.faults)
 
@@ -95,7 +97,7 @@ def trace_faults(faults: Sequence[Fault], sources: Sequence[DocumentSource]) -> 
 
 def message_at_line(message: str, sources: Sequence[DocumentSource]) -> str:
     """Replace `documents[3]` at the start of a message by that document's file and line."""
-    found = _DOCUMENT_PREFIX.match(message)
+    found = re.match(r"documents\[([0-9]+)\]", message)
     if not found or int(found[1]) >= len(sources):
         return message
     source = sources[int(found[1])]
@@ -117,20 +119,6 @@ def key_of(value: dict[str, Any]) -> str | None:
     return KINDS[who[0]].key(who[1], who[2]) if who and who[0] in KINDS else None
 
 
-def _is_lab(written: Sequence[ParsedDocument]) -> bool:
-    """Return whether a file holds a CML lab: that has neither a kind nor metadata."""
-    value = written[0].value if len(written) == 1 else {}
-    if "kind" in value or "metadata" in value:
-        return False
-    return isinstance(value.get("nodes"), list) or isinstance(value.get("lab"), dict)
-
-
-def _without_plain(value: dict[str, Any]) -> object:
-    """Remove plain-text secrets, which the API would seal."""
-    known = KINDS.get(str(value.get("kind")))
-    return hide_plain_secrets(value, known.struct) if known else value
-
-
 def _report_duplicates(found: GatheredDocuments) -> None:
     """Keep the first of each object; every further one becomes a fault that names both places."""
     first: dict[tuple[str, str, str], DocumentSource] = {}
@@ -142,7 +130,7 @@ def _report_duplicates(found: GatheredDocuments) -> None:
             kept.append(source)
             continue
         there = f"{before.file}:{before.written.line_of('metadata.name')}"
-        problem = f"{who[0]} {who[2]} stands also at {there}" if who else ""
+        problem = f"{who[0]} {who[2]} is also at {there}" if who else ""
         found.faults.append(source.locate_fault(Fault("metadata.name", problem, "keep one of them")))
     found.sources = kept
 
@@ -151,7 +139,7 @@ def read_files(paths: Sequence[str], *, recursive: bool) -> Iterator[tuple[str, 
     """Read files, folders and `-`, each file once."""
     taken: set[Path] = set()
     for path in dict.fromkeys(paths):
-        if path == _DASH:
+        if path == "-":
             yield STDIN, sys.stdin.buffer.read(MOST_BYTES + 1)
             continue
         for file in _list_files(Path(path), recursive=recursive):

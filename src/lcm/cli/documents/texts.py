@@ -46,7 +46,7 @@ _WORDING: Final[Mapping[FlawKind, tuple[str, str]]] = {
     "tag": ("a tag", "remove it, or put text that begins with ! in quotes"),
     "merge key": ("a merge key `<<`", "write the entries out"),
     "key": ("a key that is a list or a mapping", "use text as a key"),
-    "duplicate": ("the key {quoted} stands here twice, first on line {flaw.first_line}", "remove one of them"),
+    "duplicate": ("the key {quoted} occurs twice, first on line {flaw.first_line}", "remove one of them"),
 }
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUTHS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -89,7 +89,9 @@ def read_documents(data: bytes) -> tuple[list[ParsedDocument], list[Flaw]]:
     try:
         text, _ = decode_text(data)
     except Invalid as error:
-        return [], [_flaw_of_fault(error.faults[0])]
+        fault = error.faults[0]
+        line, path = split_line(fault.path, otherwise="document")
+        return [], [Flaw(line, Fault(path, fault.problem, fault.remedy), fatal=True)]
     if text.lstrip().startswith("{"):
         text = _SURROGATES.sub(_join_surrogates, text)
     found = _FlawList(text)
@@ -135,12 +137,11 @@ class _FlawList:
         if found.kind == "document":
             return
         problem, remedy = found.explain(_WORDING)
-        if found.kind == "syntax" and "\t" in self._text_before(found):
-            problem, remedy = "a tab where YAML wants spaces", "indent with spaces"
+        if found.kind == "syntax":
+            before = "".join(self._text.split("\n")[found.line - 1 : found.line])[: found.column + 1]
+            if "\t" in before:
+                problem, remedy = "a tab where YAML wants spaces", "indent with spaces"
         self._add(found.line, Fault(found.path, problem, remedy), fatal=found.kind in FATAL_FLAWS)
-
-    def _text_before(self, found: YamlFlaw) -> str:
-        return "".join(self._text.split("\n")[found.line - 1 : found.line])[: found.column + 1]
 
     def convert(self, node: YamlNode, path: str = "") -> Any:  # noqa: ANN401 - whatever JSON can be
         """Return the value of a tree."""
@@ -199,11 +200,10 @@ def _parse_number(text: str) -> float | int | None:
     return float(text) if math.isfinite(float(text)) else None
 
 
-def _flaw_of_fault(fault: Fault) -> Flaw:
-    """Make a flaw of a fault whose path names the line."""
-    found = _LINE.fullmatch(fault.path)
-    line, path = (int(found[1]), found[2] or "document") if found else (1, fault.path)
-    return Flaw(line, Fault(path, fault.problem, fault.remedy), fatal=True)
+def split_line(path: str, *, otherwise: str) -> tuple[int, str]:
+    """Split a path such as `line 13: nodes[0]` into the line and the rest, or `otherwise` if nothing is left."""
+    found = _LINE.fullmatch(path)
+    return (int(found[1]), found[2] or otherwise) if found else (1, path)
 
 
 def _join_surrogates(found: re.Match[str]) -> str:

@@ -12,10 +12,9 @@ import typer
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import filter_by_name, follow
-from lcm.cli.output.nouns import Noun, parse_one_target, title_of
+from lcm.cli.output.nouns import Noun, missing, parse_one_target, title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Target, Timeout
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.model.base.errors import Gone
 from lcm.model.base.machine import StateMachine
 from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.registry import Resource
@@ -46,7 +45,7 @@ def wait(
         typer.Option(
             "--for",
             metavar="WHAT",
-            help="phase=PHASE, condition=TYPE[=False|Unknown], delete, or exists.",
+            help="State to wait for: phase=PHASE, condition=TYPE[=False|Unknown], delete or exists.",
             show_default=False,
         ),
     ],
@@ -77,14 +76,14 @@ def parse_goal(noun: Noun, text: str) -> Goal:
             return _phase_goal(noun, value.upper())
         case "condition" if value:
             return _condition_goal(noun, value)
-    raise typer.BadParameter(f"{text!r} is nothing to wait for; {_FORMS}", param_hint="--for")
+    raise typer.BadParameter(f"{text!r} is not a state to wait for; {_FORMS}", param_hint="--for")
 
 
 def parse_duration(text: str, hint: str = "--timeout") -> timedelta:
     """Parse a duration such as 90s, 10m or 1h30m."""
     found = _SPAN.fullmatch(text.strip())
     if not found or not any(found.groups()):
-        raise typer.BadParameter(f"{text!r} is no length of time; write 30s, 10m or 2h", param_hint=hint)
+        raise typer.BadParameter(f"{text!r} is not a duration; write 30s, 10m or 2h", param_hint=hint)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     try:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -109,7 +108,9 @@ def _phase_goal(noun: Noun, phase: str) -> Goal:
     if machine is None:
         raise typer.BadParameter(f"a {noun.singular} has no phases", param_hint="--for")
     if phase not in machine.phases:
-        raise typer.BadParameter(f"{phase} is no phase; there are {', '.join(machine.phases)}", param_hint="--for")
+        raise typer.BadParameter(
+            f"{phase} is not a phase; the phases are {', '.join(machine.phases)}", param_hint="--for"
+        )
 
     def hopeless(found: Resource) -> str:
         if phase in reachable_phases(machine, phase_of(found)):
@@ -123,7 +124,7 @@ def _condition_goal(noun: Noun, value: str) -> Goal:
     name, _, status = value.partition("=")
     truth = next((one for one in Truth if one.lower() == (status or "true").lower()), None)
     if truth is None:
-        raise typer.BadParameter(f"{status!r} is no status; {', '.join(Truth)} are", param_hint="--for")
+        raise typer.BadParameter(f"{status!r} is not a status; use {', '.join(Truth)}", param_hint="--for")
     machine = noun.kind.machine
 
     def is_met(found: Resource | None) -> bool:
@@ -177,7 +178,7 @@ async def wait_until(
     """
     found: Resource | None = await plane.get(ref)
     if found is None and not goal.is_met(None) and not goal.from_nothing:
-        raise Gone(f"there is no {_title(ref)} in namespace {ref.namespace}")
+        raise missing(ref)
     if found is not None and not goal.is_met(None):
         # An archived object can be read but not watched.
         tell(found)

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.options import ContextName
+from lcm.cli.output.options import ContextName, ListFormat, ListOutput
+from lcm.cli.output.printer import print_json
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -20,23 +19,18 @@ if TYPE_CHECKING:
 
 _HEADINGS: Final = ("WHEN", "WHO", "ROLE", "DID", "FROM", "REVISION", "REQUEST")
 _SHOWN: Final = 3
-_ALL: Final = "all"
-
-
-class AuditFormat(StrEnum):
-    """The format in which records are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 Since = Annotated[
-    str, typer.Option("--since", metavar="TIME", help="How long ago at most: 90m, 24h, 7d; a moment; or all.")
+    str,
+    typer.Option(
+        "--since", metavar="TIME", help="Start: 90m, 24h or 7d ago; a time such as 2026-12-01T09:00Z; or all."
+    ),
 ]
-Until = Annotated[str, typer.Option("--until", metavar="TIME", help="How long ago at least, or a moment.")]
-Who = Annotated[str, typer.Option("--who", metavar="NAME", help="What this caller did only.")]
-OfKind = Annotated[str, typer.Option("--kind", metavar="KIND", help="What was done to this kind only: LabWorker, …")]
-OfName = Annotated[str, typer.Option("--name", metavar="NAME", help="What was done to things of this name only.")]
+Until = Annotated[str, typer.Option("--until", metavar="TIME", help="End, in the same form; default: now.")]
+Who = Annotated[str, typer.Option("--who", metavar="NAME", help="Only changes by this caller.")]
+OfKind = Annotated[str, typer.Option("--kind", metavar="KIND", help="Only changes of this kind: LabWorker, …")]
+OfName = Annotated[str, typer.Option("--name", metavar="NAME", help="Only changes of objects with this name.")]
 
 
 def audit(
@@ -46,35 +40,40 @@ def audit(
     who: Who = "",
     kind: OfKind = "",
     name: OfName = "",
-    output: Annotated[AuditFormat, typer.Option("-o", "--output", help="How to write them.")] = AuditFormat.TABLE,
+    output: ListOutput = ListFormat.TABLE,
     context: ContextName = None,
 ) -> None:
-    """List who wrote what, when and from where, newest last. For administrators."""
-    moments = {
-        "since": "" if since == _ALL else _parse_moment(since, "--since"),
+    """List who changed what, when and from where, newest last. For administrators."""
+    asked = {
+        "since": "" if since == "all" else _parse_moment(since, "--since"),
         "until": _parse_moment(until, "--until"),
+        "who": who,
+        "kind": kind,
+        "name": name,
     }
-    query = {**moments, "who": who, "kind": kind, "name": name, "limit": "500"}
-    asked = {key: text for key, text in query.items() if text}
-    found = connection.with_connection(lambda line: _read_records(line, asked), context)
-    if output is AuditFormat.JSON:
+    query = {key: text for key, text in asked.items() if text}
+    found = connection.with_connection(lambda line: read_audit(line, query), context)
+    if output is ListFormat.JSON:
         for record in found:
-            render.print_line(render.escape_json(msgspec.json.encode(record).decode()))
+            print_json(record)
     elif found:
         table.print_rows(_HEADINGS, map(_row, found), SystemClock().now())
     else:
-        render.print_message("nothing was written in this time")
+        render.print_message("nothing was changed in this time")
 
 
-async def _read_records(line: "ApiConnection", query: Mapping[str, str]) -> Sequence["AuditRecord"]:
+async def read_audit(line: "ApiConnection", query: Mapping[str, str]) -> Sequence["AuditRecord"]:
+    """Read all records that a query selects, oldest first."""
     from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
     from lcm.control.plane.wire import AuditList  # noqa: PLC0415 - likewise
 
-    page = read_answer(await line.request("GET", "/api/audit", query=query), AuditList)
-    found = list(page.items)
-    while page.next is not None:
-        page = read_answer(await line.request("GET", "/api/audit", query={**query, "cursor": page.next}), AuditList)
+    found: list[AuditRecord] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        asked = {**query, "limit": "500"} | ({"cursor": cursor} if cursor else {})
+        page = read_answer(await line.request("GET", "/api/audit", query=asked), AuditList)
         found += page.items
+        cursor = page.next
     return found
 
 

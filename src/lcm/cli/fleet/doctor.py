@@ -84,12 +84,12 @@ def check_packages() -> Iterator[DoctorCheck]:
             missing.append(name)
     yield DoctorCheck("packages", CheckState.OK, ", ".join(found))
     if missing:
-        yield DoctorCheck("packages", CheckState.FAIL, f"missing: {', '.join(missing)}", "install this package anew")
+        yield DoctorCheck("packages", CheckState.FAIL, f"missing: {', '.join(missing)}", "install this package again")
 
 
 def check_configuration(found: Configuration) -> Iterator[DoctorCheck]:
     """Yield what is wrong, or may be wrong, with the settings."""
-    where = f"file {found.file}" if found.file else "no file: the environment and defaults count"
+    where = f"file {found.file}" if found.file else "no file: environment variables and defaults are used"
     yield DoctorCheck("configuration", CheckState.FAIL if found.faults else CheckState.OK, where)
     for state, faults in ((CheckState.FAIL, found.faults), (CheckState.WARN, found.warnings)):
         yield from (DoctorCheck(fault.path, state, fault.problem, fault.remedy) for fault in faults)
@@ -118,27 +118,31 @@ def _check_folder(name: str, folder: Path, variable: str) -> DoctorCheck:
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if path.exists())
     if not there.is_dir() or not access(there, W_OK):
-        return DoctorCheck(name, CheckState.FAIL, f"{there} cannot be written", f"choose another folder by {variable}")
+        return DoctorCheck(
+            name, CheckState.FAIL, f"{there} cannot be written", f"choose another folder with {variable}"
+        )
     free = shutil.disk_usage(there).free
-    detail = f"{whole}{'' if there == whole else ' (not made yet)'}, {free / 1e9:.1f} GB free"
+    detail = f"{whole}{'' if there == whole else ' (does not exist yet)'}, {free / 1e9:.1f} GB free"
     if free >= _LITTLE_BYTES and is_open_to_others(whole):
-        return DoctorCheck(name, CheckState.WARN, f"{detail}; others may look into it", f"chmod 700 {whole}")
+        return DoctorCheck(name, CheckState.WARN, f"{detail}; others may read it", f"chmod 700 {whole}")
     if free >= _LITTLE_BYTES:
         return DoctorCheck(name, CheckState.OK, detail)
     return DoctorCheck(
-        name, CheckState.WARN if free >= _TOO_LITTLE_BYTES else CheckState.FAIL, detail, "make room on the disk"
+        name, CheckState.WARN if free >= _TOO_LITTLE_BYTES else CheckState.FAIL, detail, "free disk space"
     )
 
 
 def check_clock(now: datetime, *, elsewhere: datetime | None = None, written: datetime | None = None) -> DoctorCheck:
     """Compare the clock with the API's, with the store's newest write, and with a plausible range of years."""
     detail = f"{now:%Y-%m-%d %H:%M:%S}Z"
-    remedy = "let the machine's clock follow a time server"
+    remedy = "synchronise the clock with a time server"
     if now.year not in _YEARS:
-        return DoctorCheck("clock", CheckState.FAIL, f"{detail} cannot be", remedy)
+        return DoctorCheck("clock", CheckState.FAIL, f"{detail} is not plausible", remedy)
     if elsewhere is not None and abs(now - elsewhere) > _ASTRAY:
         state = CheckState.FAIL if abs(now - elsewhere) > _FAR_ASTRAY else CheckState.WARN
-        return DoctorCheck("clock", state, f"{detail}, where the API runs {elsewhere:%Y-%m-%d %H:%M:%S}Z", remedy)
+        return DoctorCheck(
+            "clock", state, f"{detail}, but the API's clock shows {elsewhere:%Y-%m-%d %H:%M:%S}Z", remedy
+        )
     if written is not None and written - now > _ASTRAY:
         return DoctorCheck(
             "clock", CheckState.WARN, f"{detail}, but the store was written at {written:%Y-%m-%d %H:%M:%S}Z", remedy
@@ -183,7 +187,7 @@ async def check_store(settings: Settings, seen: DoctorFindings) -> Sequence[Doct
         return [*(check for member in members for check in member), *rest]
     file = settings.data_dir / STORE_FILE
     if not file.exists():
-        return [DoctorCheck("store", CheckState.OK, f"{file}: not there yet; `lcm up` makes it")]
+        return [DoctorCheck("store", CheckState.OK, f"{file}: does not exist yet; `lcm up` creates it")]
     return await _with_time_limit("store", _check_contents(settings, str(file), seen))
 
 
@@ -226,7 +230,9 @@ async def _check_etcd_member(settings: Settings, endpoint: str, seen: DoctorFind
     seen.begun = seen.begun or member.begun
     detail = f"version {member.version}, revision {member.revision}"
     return [
-        DoctorCheck(f"etcd {endpoint}", CheckState.OK, detail if member.begun else f"{detail}; no store of ours yet")
+        DoctorCheck(
+            f"etcd {endpoint}", CheckState.OK, detail if member.begun else f"{detail}; no store of this system yet"
+        )
     ]
 
 
@@ -260,7 +266,7 @@ async def _check_health(url: str, path: str, seen: DoctorFindings) -> Sequence[D
         return [DoctorCheck(f"api {path}", CheckState.OK, url)]
     return [
         DoctorCheck(
-            f"api {path}", CheckState.FAIL, f"{url} answers {status}: {shorten_text(body, _SHOWN)}", "look at its log"
+            f"api {path}", CheckState.FAIL, f"{url} answers {status}: {shorten_text(body, _SHOWN)}", "check its log"
         )
     ]
 
@@ -295,7 +301,7 @@ async def _check_identity(context: ApiContext, seen: DoctorFindings) -> Sequence
 
 
 _SETTINGS_NOTE: Final = (
-    "These are the settings that this shell gives; what already runs may have been started with others."
+    "These settings apply to commands in this shell; running processes may have been started with others."
 )
 _COLOURS: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.FAIL: "red"}
 
@@ -319,7 +325,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
 
 def doctor(
-    output: Annotated[ReportFormat, typer.Option("-o", "--output", help="How to write it.")] = ReportFormat.TABLE,
+    output: Annotated[ReportFormat, typer.Option("-o", "--output", help="Output format.")] = ReportFormat.TABLE,
     context: ContextName = None,
 ) -> None:
     """Check settings and environment, and show every setting with its source. Exits with 1 if a check fails."""
@@ -368,7 +374,9 @@ async def _check_configured_api(found: Configuration, name: str | None, seen: Do
         )
     if context is None:
         return [
-            DoctorCheck("api", CheckState.OK, "none is configured; `lcm up` starts one, LCM_URL and LCM_TOKEN name one")
+            DoctorCheck(
+                "api", CheckState.OK, "none is configured; start one with `lcm up`, or set LCM_URL and LCM_TOKEN"
+            )
         ]
     return list(await check_api(context, seen))
 

@@ -1,76 +1,71 @@
 """`lcm sink list|create|delete|test|dead|replay`: who is sent events, and what did not reach them."""
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
-import msgspec
 import typer
 
-from lcm.cli.fleet.events import ListFormat
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import LeafCommand
-from lcm.cli.output.options import ContextName
+from lcm.cli.output.command import LeafCommand, make_group
+from lcm.cli.output.options import ContextName, ListFormat, ListOutput
+from lcm.cli.output.printer import print_json
 from lcm.model.kinds.sink import Format
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from lcm.control.plane.wire import ShownSink
 
-    from lcm.control.plane.transport import ApiConnection
-    from lcm.control.plane.wire import ListedDeadLetter, ShownSink
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-app = typer.Typer(
-    name="sink",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="See and change who is sent events, and send again what did not arrive.",
-)
+_PATH: Final = "/api/sinks"
+app = make_group("sink", "Set where events are sent; resend those that failed.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
-FormatOption = Annotated[ListFormat, typer.Option("-o", "--output", help="How to write them.")]
 
 
 @app.command("list", cls=LeafCommand)
-def list_(output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
+def list_(output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
     """List the sinks that events are sent to, and the state of each."""
     from lcm.control.plane import wire  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-    found = _request("GET", "", wire.ShownSinks, context).items
+    found = connection.request("GET", _PATH, wire.ShownSinks, context).items
     if output is ListFormat.JSON:
-        _print_json(found)
+        print_json({"items": found}, indent=2)
     elif found:
         headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
         table.print_rows(headings, [_sink_row(one) for one in found], SystemClock().now())
     else:
-        render.print_message("nobody is sent events: `lcm sink create NAME URL` changes that")
+        render.print_message("there are no sinks; `lcm sink create NAME URL` creates one")
 
 
 @app.command(cls=LeafCommand)
 def create(
     name: Name,
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where to post; {credential} stands for the sink's credential.")
+        str, typer.Argument(metavar="URL", help="URL to post to; {credential} is replaced by the sink's credential.")
     ],
     *,
-    format_: Annotated[Format, typer.Option("--format", help="The form of what is sent.")] = Format.CLOUDEVENTS,
-    types: Annotated[str, typer.Option("--types", metavar="TYPES", help="Only these, such as worker.*,alert.*.")] = "",
-    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only of this person.")] = None,
-    worker: Annotated[str | None, typer.Option("--worker", metavar="ID", help="Only of this worker.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")] = None,
-    definition: Annotated[str | None, typer.Option("--definition", metavar="NAME", help="Only of this lab.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="Format of the requests.")] = Format.CLOUDEVENTS,
+    types: Annotated[
+        str, typer.Option("--types", metavar="TYPES", help="Only these event types, such as worker.*,alert.*.")
+    ] = "",
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="NAME", help="Only events of this person's objects.")
+    ] = None,
+    worker: Annotated[str | None, typer.Option("--worker", metavar="ID", help="Only events of this worker.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only events of this session.")] = None,
+    definition: Annotated[
+        str | None, typer.Option("--definition", metavar="NAME", help="Only events of sessions of this lab.")
+    ] = None,
     secret: Annotated[
-        str | None, typer.Option("--secret", metavar="REF", help="What signs: env:NAME, file:/path, aws:name.")
+        str | None, typer.Option("--secret", metavar="REF", help="Signing key: env:NAME, file:/path, aws:name.")
     ] = None,
     credential: Annotated[
-        str | None, typer.Option("--credential", metavar="REF", help="What the receiver wants to be shown.")
+        str | None,
+        typer.Option("--credential", metavar="REF", help="Credential that the receiver expects; same forms."),
     ] = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing yet.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Create it, but send nothing yet.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Send events to a sink from now on."""
+    """Create a sink and send events to it."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     sink = wire.ShownSink(
@@ -86,9 +81,8 @@ def create(
         credential=credential,
         enabled=not disabled,
     )
-
-    made = _request("POST", "", wire.ShownSink, context, sink).name
-    render.print_line(f"sink {made} created; `lcm sink test {made}` sends it something")
+    made = connection.request("POST", _PATH, wire.ShownSink, context, sink).name
+    render.print_line(f"sink {made} created; `lcm sink test {made}` sends it a test event")
 
 
 @app.command(cls=LeafCommand)
@@ -96,7 +90,7 @@ def delete(name: Name, context: ContextName = None) -> None:
     """Stop sending to a sink, and delete its dead letters."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    _request("DELETE", _path(name), wire.ShownSink, context)
+    connection.request("DELETE", _path(name), wire.ShownSink, context)
     render.print_line(f"sink {name} deleted")
 
 
@@ -105,23 +99,23 @@ def send_test(name: Name, context: ContextName = None) -> None:
     """Send one test event to a sink; `lcm sink list` shows whether it arrived."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    number = _request("POST", _path(name, "/test"), wire.Queued, context).event_id
-    render.print_line(f"event {number} is on its way to {name}, after whatever waits before it")
+    number = connection.request("POST", _path(name, "/test"), wire.Queued, context).event_id
+    render.print_line(f"event {number} is queued for {name}, after earlier events")
 
 
 @app.command(cls=LeafCommand)
-def dead(name: Name, output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
+def dead(name: Name, output: ListOutput = ListFormat.TABLE, context: ContextName = None) -> None:
     """List the events that a sink did not accept."""
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     path = _path(name, "/dead-letters")
-    page = _request("GET", path, wire.ListedDeadLetters, context)
+    page = connection.request("GET", path, wire.ListedDeadLetters, context)
     letters = list(page.items)
     while page.next is not None:
-        page = _request("GET", path, wire.ListedDeadLetters, context, cursor=page.next)
+        page = connection.request("GET", path, wire.ListedDeadLetters, context, cursor=page.next)
         letters += page.items
     if output is ListFormat.JSON:
-        _print_json(letters)
+        print_json({"items": letters}, indent=2)
     elif letters:
         now = SystemClock().now()
         rows = [
@@ -131,52 +125,38 @@ def dead(name: Name, output: FormatOption = ListFormat.TABLE, context: ContextNa
                 letter.event.name,
                 render.format_age(letter.at, now),
                 str(letter.attempts),
-                "waits to be sent" if letter.replay else letter.last_error,
+                "queued" if letter.replay else letter.last_error,
             )
             for letter in letters
         ]
         table.print_rows(("EVENT", "TYPE", "ABOUT", "AGE", "TRIES", "WHY"), rows, now)
     else:
-        render.print_message(f"{name} took everything so far")
+        render.print_message(f"{name} accepted all events so far")
 
 
 @app.command(cls=LeafCommand)
 def replay(
     name: Name,
     events: Annotated[
-        list[str] | None, typer.Argument(metavar="[EVENT…]", help="Ids, as `lcm sink dead` lists.")
+        list[str] | None, typer.Argument(metavar="[EVENT…]", help="Ids of events, as shown by `lcm sink dead`.")
     ] = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Every dead letter of this sink.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Resend all dead letters of this sink.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Send dead letters again: some, or with --all every one."""
+    """Send dead letters again: those named, or all with --all."""
     if bool(events) is every:
-        raise typer.BadParameter("name events, or say --all", param_hint="EVENT")
+        raise typer.BadParameter("name events, or add --all", param_hint="EVENT")
 
     from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
     wish = wire.ReplayRequest(event_ids=tuple(events or ()))
-    count = _request("POST", _path(name, "/dead-letters/replay"), wire.Replayed, context, wish).count
-    render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
-
-
-def _request(
-    method: str, path: str, answer: type[T], context: str | None, body: msgspec.Struct | None = None, **query: str
-) -> T:
-    """Send one request and read the answer."""
-
-    async def work(line: "ApiConnection") -> T:
-        from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
-
-        sent = None if body is None else msgspec.json.encode(body)
-        return read_answer(await line.request(method, f"/api/sinks{path}", query=query, body=sent), answer)
-
-    return connection.with_connection(work, context)
+    count = connection.request("POST", _path(name, "/dead-letters/replay"), wire.Replayed, context, wish).count
+    render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent again")
 
 
 def _path(name: str, action: str = "") -> str:
-    return f"/{quote(name, safe='')}{action}"
+    return f"{_PATH}/{quote(name, safe='')}{action}"
 
 
 def _sink_row(sink: "ShownSink") -> tuple[str, ...]:
@@ -199,8 +179,3 @@ def _sink_state(sink: "ShownSink") -> str:
     if sink.status is None:
         return "new"
     return "failing" if sink.status.failures else "ok"
-
-
-def _print_json(found: "Sequence[ShownSink | ListedDeadLetter]") -> None:
-    body = msgspec.json.format(msgspec.json.encode({"items": found}), indent=2)
-    render.print_line(render.escape_json(body.decode()))

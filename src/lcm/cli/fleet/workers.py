@@ -10,17 +10,17 @@ import typer
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import title
+from lcm.cli.output.nouns import naming_missing, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
 from lcm.control.plane.protocol import Drain, License, Pause, Plane, Ref, Resume, Snooze, Undrain, WorkerAction
-from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Refused
+from lcm.model.base.errors import Forbidden, IllegalStep
 from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LicenseFlavour, WorkerPhase, worker_ref
 from lcm.system.clock import SystemClock
 
 Workers = Annotated[
-    list[str], typer.Argument(metavar="WORKER…", help="Workers by name.", autocompletion=options.complete_workers)
+    list[str], typer.Argument(metavar="WORKER…", help="Names of workers.", autocompletion=options.complete_workers)
 ]
 OutcomeText = Callable[[LabWorker, Sequence[LabletSession], datetime], str]
 """Returns what became of a worker, given the sessions on it."""
@@ -32,9 +32,9 @@ _SHOWN: Final = 3
 _ADVICE: Final[Mapping[tuple[str, WorkerPhase], str]] = {
     ("resume", _P.DRAINING): "`lcm undrain {name}` cancels the drain",
     **{("drain", phase): "it takes no sessions yet; `lcm delete worker {name}` removes it" for phase in _STARTING_UP},
-    **{("drain", phase): "it has no sessions any more" for phase in (*_SHUTTING_DOWN, _P.TERMINATING_EC2)},
-    ("drain", _P.STOPPED): "it is stopped, and nothing is on it; `lcm delete worker {name}` removes it",
-    ("drain", _P.FAILED): "`lcm describe worker {name}` says why; `lcm delete worker {name}` removes it",
+    **{("drain", phase): "it has no sessions left" for phase in (*_SHUTTING_DOWN, _P.TERMINATING_EC2)},
+    ("drain", _P.STOPPED): "it is stopped and has no sessions; `lcm delete worker {name}` removes it",
+    ("drain", _P.FAILED): "`lcm describe worker {name}` shows why; `lcm delete worker {name}` removes it",
     **{("undrain", phase): "it is not being drained" for phase in (*_STARTING_UP, _P.FAILED)},
     **{
         ("undrain", phase): "its drain is over; `lcm resume {name}` starts it again"
@@ -49,7 +49,11 @@ def drain(
     *,
     deadline: Annotated[
         str | None,
-        typer.Option("--deadline", metavar="TIME", help="How long sessions may stay: 30m, 4h; else as its spec says."),
+        typer.Option(
+            "--deadline",
+            metavar="TIME",
+            help="Longest time that sessions may stay: 30m, 4h; default: as in the worker's spec.",
+        ),
     ] = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
@@ -57,8 +61,8 @@ def drain(
 ) -> None:
     """Place no new sessions on workers, wait for the present ones, then return the licence and stop the machine.
 
-    Sessions that are still there at the deadline are ended. `lcm undrain` cancels. Repeated with another --deadline, it
-    only moves the deadline.
+    Sessions that are still there at the deadline are ended. `lcm undrain` cancels. Repeat it with
+    another --deadline to move the deadline.
     """
     minutes = _parse_minutes(deadline, "--deadline") if deadline is not None else None
     _act(workers, Drain(deadline_minutes=minutes), _drain_outcome, namespace, context, dry_run=dry_run)
@@ -89,13 +93,13 @@ def snooze(
     workers: Workers,
     *,
     span: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="For how long: 30m, 2h; else as its spec says.")
+        str | None, typer.Option("--for", metavar="TIME", help="Duration: 30m, 2h; default: as in the worker's spec.")
     ] = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Do not pause workers for being idle, for a while."""
+    """Keep idle workers running for a while."""
     minutes = _parse_minutes(span, "--for") if span is not None else None
     _act(workers, Snooze(minutes=minutes), _snooze_outcome, namespace, context, dry_run=dry_run)
 
@@ -105,16 +109,18 @@ def license_(
     *,
     token: Annotated[
         str | None,
-        typer.Option("--token", metavar="REF", help="Where the token is: env:NAME, file:/path, aws:name; else as now."),
+        typer.Option(
+            "--token", metavar="REF", help="Reference to the token: env:NAME, file:/path, aws:name; default: unchanged."
+        ),
     ] = None,
     flavour: Annotated[
-        LicenseFlavour | None, typer.Option("--flavour", help="What to register as; else as now.")
+        LicenseFlavour | None, typer.Option("--flavour", help="Licence flavour; default: unchanged.")
     ] = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Register CML on workers again: with another token or flavour, or once more after it failed."""
+    """Register CML on workers again, with the same or another token and flavour."""
     action = License(license_token=token, license_flavour=flavour)
     _act(workers, action, _license_outcome, namespace, context, dry_run=dry_run)
 
@@ -122,7 +128,7 @@ def license_(
 def _parse_minutes(text: str, hint: str) -> int:
     minutes = math.ceil(parse_duration(text, hint) / timedelta(minutes=1))
     if minutes < 1:
-        raise typer.BadParameter("a minute at least", param_hint=hint)
+        raise typer.BadParameter("must be at least one minute", param_hint=hint)
     return minutes
 
 
@@ -135,34 +141,23 @@ def _act(
     *,
     dry_run: bool,
 ) -> None:
-    async def work(plane: Plane) -> None:
-        code = 0
-        for name in dict.fromkeys(workers):
-            try:
-                worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
-                render.print_text(outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now()))
-            except (Conflict, Gone, Refused) as error:
-                failure = connection.report_error(error)
-                code = code or failure
-        if dry_run:
-            render.print_message("nothing was done: --dry-run")
-        if code:
-            raise typer.Exit(code)
+    async def act(plane: Plane, name: str) -> str:
+        worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
+        return outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now())
 
-    connection.with_plane(work, context)
+    connection.act_on_each(dict.fromkeys(workers), act, context, dry_run=dry_run)
 
 
 async def _perform(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:
     try:
-        return await plane.act(ref, action, dry_run=dry_run)
-    except Gone:
-        raise Gone(f"there is no worker/{ref.name} in namespace {ref.namespace}") from None
+        with naming_missing(ref):
+            return await plane.act(ref, action, dry_run=dry_run)
     except IllegalStep as error:
         worker = await plane.get(ref)
         if worker is None:
             raise
         verb = str(type(action).__struct_config__.tag)
-        advice = _ADVICE.get((verb, worker.status.phase), "`lcm story worker {name}` tells what happened to it")
+        advice = _ADVICE.get((verb, worker.status.phase), "`lcm story worker {name}` shows what happened to it")
         message = f"worker/{ref.name} is {worker.status.phase}: {verb} is not possible; {advice.format(name=ref.name)}"
         raise IllegalStep(message) from error
 
@@ -179,20 +174,15 @@ async def sessions_on_worker(plane: Plane, worker: LabWorker) -> Sequence[Lablet
 
 def _drain_outcome(worker: LabWorker, sessions: Sequence[LabletSession], now: datetime) -> str:
     name, deadline = worker.metadata.name, worker.status.drain_deadline_at
-    then = _after_drain(worker)
+    licence = "" if worker.status.cml.licensed is False else "its licence is returned and "
+    then = f"{licence}its machine is {'terminated' if worker.metadata.deletion_timestamp else 'stopped'}"
     if not sessions:
-        return f"{title(worker)} drains: no session is on it, so that {then} now\n  `lcm undrain {name}` cancels"
+        return f"{title(worker)} drains: it has no sessions, so {then} now\n  `lcm undrain {name}` cancels"
     until = render.format_relative(deadline, now) if deadline else "they are over"
     return (
         f"{title(worker)} drains: it takes no new sessions, and waits for {_sessions_text(sessions)} until {until}\n"
         f"  then {then}; `lcm undrain {name}` cancels, `lcm drain {name} --deadline TIME` moves the deadline"
     )
-
-
-def _after_drain(worker: LabWorker) -> str:
-    licence = "" if worker.status.cml.licensed is False else "its licence is given back and "
-    end = "terminated" if worker.metadata.deletion_timestamp else "stopped"
-    return f"{licence}its machine is {end}"
 
 
 def _undrain_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
@@ -205,12 +195,12 @@ def _pause_outcome(worker: LabWorker, sessions: Sequence[LabletSession], _: date
     if phase is _P.STOPPED:
         return f"{title(worker)} is stopped; `lcm resume {name}` starts it"
     if phase is _P.FAILED:
-        return f"{title(worker)} has failed and will not be started; `lcm describe worker {name}` says why"
+        return f"{title(worker)} has failed and will not be started; `lcm describe worker {name}` shows why"
     if phase not in HOSTING_PHASES:
-        return f"{title(worker)} is {phase}, and is to be stopped" + cancel
+        return f"{title(worker)} is {phase} and will be stopped" + cancel
     if sessions:
-        return f"{title(worker)} is to be stopped, and waits for {_sessions_text(sessions)}{cancel}"
-    return f"{title(worker)} is to be stopped: no session is on it, so that its machine stops now{cancel}"
+        return f"{title(worker)} will be stopped after {_sessions_text(sessions)}{cancel}"
+    return f"{title(worker)} has no sessions: its machine stops now{cancel}"
 
 
 def _resume_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
@@ -218,31 +208,30 @@ def _resume_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime)
     goal = _P.READY if worker.spec.cml.license_token or worker.spec.host_kind == "container" else _P.READY_UNLICENSED
     follow = f"\n  `lcm wait worker {name} --for phase={goal}` waits for it"
     if phase in HOSTING_PHASES:
-        return f"{title(worker)} runs ({phase}); it stays so until it is idle"
+        return f"{title(worker)} runs ({phase}) and stays running until it is idle"
     if phase is _P.STOPPED:
-        return f"{title(worker)} is to run: its machine starts now, and CML takes some minutes{follow}"
-    return f"{title(worker)} is {phase}, and is to run{follow}"
+        return f"{title(worker)} starts: its machine boots now, and CML takes some minutes{follow}"
+    return f"{title(worker)} is {phase} and will be started{follow}"
 
 
 def _snooze_outcome(worker: LabWorker, _: Sequence[LabletSession], now: datetime) -> str:
     idle = worker.status.idle
     until = idle.snoozed_until if idle else None
     if not worker.spec.idle.enabled:
-        return f"{title(worker)} is never paused for being idle: its spec says idle.enabled: false"
+        return f"{title(worker)} is never paused for being idle: its spec has idle.enabled: false"
     assert until is not None, "a snooze lasts until some moment"
     end = f"`lcm snooze {worker.metadata.name} --for 1m` ends that sooner"
-    return f"{title(worker)} is not paused before {render.format_relative(until, now)}, however idle it is; {end}"
+    return f"{title(worker)} is not paused for being idle before {render.format_relative(until, now)}; {end}"
 
 
 def _license_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
     cml, name = worker.spec.cml, worker.metadata.name
     if worker.status.cml.licensed and worker.status.phase in HOSTING_PHASES:
-        return f"{title(worker)} is licensed now; the token counts from its next registration"
+        return f"{title(worker)} is licensed; the token is used at its next registration"
     wait = f"`lcm wait worker {name} --for condition=Licensed` waits for it"
-    return f"{title(worker)} is to register as {cml.license_flavour} once CML is up and no session is on it\n  {wait}"
+    return f"{title(worker)} will register as {cml.license_flavour} when CML is up and it has no sessions\n  {wait}"
 
 
 def _sessions_text(sessions: Sequence[LabletSession]) -> str:
-    shown = ", ".join(one.metadata.name for one in sessions[:_SHOWN])
-    more = f" and {len(sessions) - _SHOWN} more" if len(sessions) > _SHOWN else ""
-    return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown}{more})"
+    shown = render.join_some([one.metadata.name for one in sessions], _SHOWN)
+    return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown})"

@@ -16,10 +16,9 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.sink import Sink
-from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LabWorkerSpec, WorkerTelemetry, coarse_status
+from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerTelemetry, coarse_status
 
 R = TypeVar("R", bound=Resource)
-_DELETING: Final = " (deleting)"
 _COMPLETE_PERCENT: Final = 100
 
 
@@ -48,14 +47,14 @@ def _telemetry_columns(measured: TelemetryByUid) -> Sequence[Column[LabWorker]]:
         return Column(heading, cell, rank)
 
     return (
-        figure("CPU", lambda one, _: _format_percent(one.cpu_utilization), 2),
-        figure("MEM", lambda one, _: _format_percent(one.memory_utilization), 2),
+        figure("CPU", lambda one, _: _format(one.cpu_utilization, "{:.0f}%"), 2),
+        figure("MEM", lambda one, _: _format(one.memory_utilization, "{:.0f}%"), 2),
         figure("DATA", lambda one, now: render.format_age(one.cml_at or one.collected_at, now), 3),
     )
 
 
-def _format_percent(percent: float | None) -> str:
-    return "" if percent is None else f"{percent:.0f}%"
+def _format(value: object, form: str) -> str:
+    return "" if value is None else form.format(value)
 
 
 def _idle_cell(worker: LabWorker, now: datetime) -> str:
@@ -78,11 +77,7 @@ def phase_of(resource: Resource) -> str:
 
 
 def _phase(resource: Resource, _: datetime) -> str:
-    return phase_of(resource) + (_DELETING if resource.metadata.deletion_timestamp else "")
-
-
-def _age(resource: Resource, now: datetime) -> str:
-    return render.format_age(resource.metadata.created_at, now)
+    return phase_of(resource) + (" (deleting)" if resource.metadata.deletion_timestamp else "")
 
 
 def _column(
@@ -93,19 +88,6 @@ def _column(
         return "-" if value is None or value == "" else str(value)
 
     return Column(heading, text, rank, wide, render.phase_colour if coloured else None)
-
-
-def _licence(worker: LabWorker) -> str:
-    known = {True: "yes", False: "no", None: ""}
-    return known[worker.status.cml.licensed]
-
-
-def _image(spec: LabWorkerSpec) -> str | None:
-    return spec.aws.ami_id or spec.aws.ami_name_pattern
-
-
-def _start(session: LabletSession) -> str:
-    return render.format_moment(session.spec.timeslot_start) or "ASAP"
 
 
 def seat_label(seat: Seat | None) -> str:
@@ -134,24 +116,13 @@ def _note_cell(session: LabletSession, now: datetime) -> str:
     if waiting := status.waiting:
         start = waiting.estimated_start
         return f"#{waiting.queue_position}" + (f" in {render.format_span(start - now)}" if start else "")
-    progress = status.progress
-    return (
-        f"{progress.percent}% {progress.step}"
-        if progress and progress.percent < _COMPLETE_PERCENT
-        else _countdown(session, now)
-    )
-
-
-def _countdown(session: LabletSession, now: datetime) -> str:
-    running = session.status.phase is SessionPhase.RUNNING
-    moment = session.status.ends_at if running else session.spec.timeslot_start
+    if status.progress and status.progress.percent < _COMPLETE_PERCENT:
+        return f"{status.progress.percent}% {status.progress.step}"
+    running = status.phase is SessionPhase.RUNNING
+    moment = status.ends_at if running else session.spec.timeslot_start
     if moment is None or moment <= now:
         return "-"
     return f"{render.format_span(moment - now)} left" if running else f"in {render.format_span(moment - now)}"
-
-
-def _risk_colour(note: str) -> str | None:
-    return "red" if note == "at risk" else None
 
 
 def _claim(session: LabletSession) -> str:
@@ -164,10 +135,6 @@ def _seats_held(reservation: Reservation) -> str:
     return " ".join(f"{seat}x{count}" if count > 1 else seat for seat, count in sorted(numbers.items()))
 
 
-def _minutes(minutes: int | None) -> str:
-    return f"{minutes}m" if minutes else ""
-
-
 def _on_off(on: bool | None) -> str:  # noqa: FBT001 - what it is about
     return "" if on is None else "on" if on else "off"
 
@@ -177,39 +144,16 @@ def _capacity_cell(worker: LabWorker) -> str:
     return f"{room.cpu_millis / 1000:g} CPU {room.memory_mb // 1024} GB" if room else ""
 
 
-def _cores(definition: LabletDefinition) -> str:
-    needs = definition.spec.resource_requirements
-    return f"{needs.cpu_cores:g}" if needs else ""
-
-
-def _memory(definition: LabletDefinition) -> str:
-    needs = definition.spec.resource_requirements
-    return f"{needs.memory_gb:g}GB" if needs else ""
-
-
-def _format_fraction(fraction: float | None) -> str:
-    return f"{fraction:.0%}" if fraction is not None else ""
-
-
-def _decision(pool: LabWorkerPool) -> str:
-    return pool.status.decisions[-1].reason if pool.status.decisions else ""
-
-
-def _price(template: WorkerTemplate) -> str:
-    price = template.spec.price_per_hour_usd
-    return f"{price}/h" if price is not None else ""
-
-
 _NAMESPACE: Final[Column[Any]] = Column("NAMESPACE", lambda one, _: one.metadata.namespace)
 _PHASE: Final[Column[Any]] = Column("PHASE", _phase, colour=render.phase_colour)
-_AGE: Final[Column[Any]] = Column("AGE", _age, 1)
+_AGE: Final[Column[Any]] = Column("AGE", lambda one, now: render.format_age(one.metadata.created_at, now), 1)
 
 _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
     LabWorker: (
         _PHASE,
         Column("IDLE", _idle_cell, 1),
         _column("TRACK", lambda one: one.spec.lab_track, 5),
-        _column("LICENSED", _licence, 4),
+        _column("LICENSED", lambda one: {True: "yes", False: "no", None: ""}[one.status.cml.licensed], 4),
         _column("TYPE", lambda one: one.status.ec2.instance_type or one.spec.aws.instance_type, 6),
         _column("REGION", lambda one: one.spec.aws.region, 7),
         _AGE,
@@ -231,15 +175,17 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("TEMPLATE", lambda one: one.spec.template, 6),
         _AGE,
         _column("LABS", lambda one: one.status.summary.labs, wide=True),
-        _column("CPU", lambda one: _format_fraction(one.status.summary.cpu_utilization), wide=True),
-        _column("MEMORY", lambda one: _format_fraction(one.status.summary.memory_utilization), wide=True),
-        _column("LAST-DECISION", _decision, wide=True),
+        _column("CPU", lambda one: _format(one.status.summary.cpu_utilization, "{:.0%}"), wide=True),
+        _column("MEMORY", lambda one: _format(one.status.summary.memory_utilization, "{:.0%}"), wide=True),
+        _column(
+            "LAST-DECISION", lambda one: one.status.decisions[-1].reason if one.status.decisions else "", wide=True
+        ),
     ),
     WorkerTemplate: (
         _column("TYPE", lambda one: one.spec.worker.aws.instance_type),
         _column("REGION", lambda one: one.spec.worker.aws.region, 2),
-        _column("IMAGE", lambda one: _image(one.spec.worker), 3),
-        _column("USD", _price, 4),
+        _column("IMAGE", lambda one: one.spec.worker.aws.ami_id or one.spec.worker.aws.ami_name_pattern, 3),
+        _column("USD", lambda one: _format(one.spec.price_per_hour_usd, "{}/h"), 4),
         _AGE,
         _column("PREFIX", lambda one: one.spec.name_prefix, wide=True),
         _column("TRACK", lambda one: one.spec.worker.lab_track, wide=True),
@@ -250,10 +196,10 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("TYPE", lambda one: one.spec.lab_type, 5),
         _column("TRACK", lambda one: one.spec.lab_track, 4),
         _column("NODES", lambda one: one.spec.node_count, 3),
-        _column("CPU", _cores, 2),
-        _column("MEMORY", _memory, 2),
+        _column("CPU", lambda one: _format(one.spec.resource_requirements, "{0.cpu_cores:g}"), 2),
+        _column("MEMORY", lambda one: _format(one.spec.resource_requirements, "{0.memory_gb:g}GB"), 2),
         _AGE,
-        _column("LONGEST", lambda one: _minutes(one.spec.max_duration_minutes), wide=True),
+        _column("LONGEST", lambda one: _format(one.spec.max_duration_minutes or None, "{}m"), wide=True),
         _column("LICENCE", lambda one: one.spec.license_affinity, wide=True),
         _column("OBSERVED", lambda one: one.status.observed_sessions, wide=True),
         _column("TOPOLOGY", lambda one: one.spec.topology.uri, wide=True),
@@ -262,14 +208,14 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _PHASE,
         _column("OWNER", lambda one: one.spec.owner, 3),
         _column("DEFINITION", lambda one: one.spec.definition, 2),
-        _column("START", _start, 4),
+        _column("START", lambda one: render.format_moment(one.spec.timeslot_start) or "ASAP", 4),
         _column("PLACE", lambda one: one.status.worker_name or seat_label(one.status.seat), 4),
-        Column("NOTE", _note_cell, 3, colour=_risk_colour),
+        Column("NOTE", _note_cell, 3, colour=lambda note: "red" if note == "at risk" else None),
         _AGE,
         _column("ENDS", lambda one: render.format_moment(one.status.ends_at or one.spec.timeslot_end), wide=True),
         _column("STUDENT", lambda one: one.spec.student_email, wide=True),
         _column("TRACK", lambda one: one.spec.lab_track, wide=True),
-        _column("SEAT", lambda one: seat_label(one.status.seat), wide=True),
+        _column("PLANNED-WORKER", lambda one: seat_label(one.status.seat), wide=True),
         _column("WORKER", lambda one: one.status.worker_name, wide=True),
         _column("CLAIM", _claim, wide=True),
         _column("PORTS", ports_label, wide=True),
@@ -285,7 +231,7 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("START", lambda one: render.format_moment(one.spec.timeslot_start), 4),
         _AGE,
         _column("END", lambda one: render.format_moment(one.spec.timeslot_end), wide=True),
-        _column("SEATS", _seats_held, wide=True),
+        _column("PLANNED-WORKERS", _seats_held, wide=True),
         _column("MADE", lambda one: one.status.sessions_made, wide=True),
         _column("ENDED", lambda one: one.status.sessions_ended, wide=True),
         _column("LAST-ERROR", lambda one: one.status.last_error, wide=True),
@@ -297,7 +243,7 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("MONITORING", lambda one: _on_off(one.spec.monitoring.enabled), 4),
         _AGE,
         _column("IMAGES", lambda one: one.spec.discovery.ami_name_pattern, wide=True),
-        _column("IDLE-AFTER", lambda one: _minutes(one.spec.idle.threshold_minutes), wide=True),
+        _column("IDLE-AFTER", lambda one: _format(one.spec.idle.threshold_minutes or None, "{}m"), wide=True),
     ),
     Sink: (
         _column("FORMAT", lambda one: one.spec.format),

@@ -41,6 +41,18 @@ class LeafCommand(TyperCommand):
             formatter.write_dl([record for record in records if record])
 
 
+def make_group(name: str, summary: str, *, alone: bool = False) -> typer.Typer:
+    """Make a group of commands. Without a command it shows its help; if it can stand `alone`, its callback runs."""
+    return typer.Typer(
+        name=name,
+        help=summary,
+        no_args_is_help=not alone,
+        invoke_without_command=alone,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+
+
 def _metavar(argument: TyperArgument) -> str:
     return argument.metavar or argument.name.upper()
 
@@ -53,9 +65,6 @@ def default_to_false(option: "TyperOption | None") -> "TyperOption | None":
     if option is not None:
         option.default = False
     return option
-
-
-_VARIABLE: Final = "_LCM_COMPLETE"
 
 
 class Shell(StrEnum):
@@ -97,7 +106,7 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")])
         return
     from typer._completion_shared import get_completion_script  # noqa: PLC0415 - only this command needs it
 
-    render.print_line(get_completion_script(prog_name="lcm", complete_var=_VARIABLE, shell=shell))
+    render.print_line(get_completion_script(prog_name="lcm", complete_var="_LCM_COMPLETE", shell=shell))
 
 
 def version() -> None:

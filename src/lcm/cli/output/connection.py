@@ -10,14 +10,15 @@ import asyncio
 import fcntl
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+import typer
 
 from lcm.cli.output import render
 from lcm.control.plane.protocol import Plane
@@ -42,10 +43,7 @@ if TYPE_CHECKING:
     from lcm.control.plane.transport import ApiConnection
 
 
-_FILE: Final = "contexts.yaml"
-_FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
-_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +70,40 @@ class ContextsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own: dict[str, StoredContext] = {}
     """What `lcm up` last wrote for each folder that it ran on."""
 
-    def find_context(self, name: str) -> ApiContext | None:
-        """Return a context by its name; None when there is none."""
-        stored = self.contexts.get(name)
-        return ApiContext(name, stored.url, Secret(stored.token)) if stored else None
+    def check_name(self, name: str) -> str:
+        """Return the name of a context; raise Invalid when there is none."""
+        if name not in self.contexts:
+            known = ", ".join(sorted(self.contexts)) or "there are none"
+            raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
+        return name
+
+    def find_context(self, name: str) -> ApiContext:
+        """Return a context by its name; raise Invalid when there is none, or its token cannot be one."""
+        stored = self.contexts[self.check_name(name)]
+        return ApiContext(name, stored.url, parse_token(stored.token, f"token of context {name}"))
 
 
 def contexts_path() -> Path:
     """Return the path of the contexts file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(folder) / "lcm" / _FILE
+    return Path(folder) / "lcm" / "contexts.yaml"
 
 
 def current_context(name: str | None = None, environment: Mapping[str, str] = os.environ) -> ApiContext | None:
     """Return the context to use: the one named, else the environment's, else the file's; None when there is none."""
     if name:
-        return _find_named(name)
+        return read_contexts().find_context(name)
     url, token = environment.get("LCM_URL"), environment.get("LCM_TOKEN")
     if url and token:
         return ApiContext("environment", check_url(url, "LCM_URL"), parse_token(token, "LCM_TOKEN"))
-    chosen = environment.get("LCM_CONTEXT")
-    kept = _find_named(chosen) if chosen else _find_current()
+    book = read_contexts()
+    chosen = environment.get("LCM_CONTEXT") or (book.current if book.current in book.contexts else None)
+    kept = book.find_context(chosen) if chosen else None
     if url:
-        return _at_address(check_url(url, "LCM_URL"), kept)
+        url = check_url(url, "LCM_URL")
+        if kept is None or kept.url != url:  # a token must not be sent to another address than its own
+            raise Invalid(Fault("LCM_TOKEN", f"missing, and no token is stored for {url}", "set it along with LCM_URL"))
+        return kept
     return ApiContext(kept.name, kept.url, parse_token(token, "LCM_TOKEN")) if kept and token else kept
 
 
@@ -132,15 +141,6 @@ def change_contexts(edit: Callable[[ContextsFile], ContextsFile]) -> Path:
     return path
 
 
-def exposed_file() -> Path | None:
-    """Return the file's path if others than its owner may read it; else None."""
-    path = contexts_path()
-    try:
-        return path if path.stat().st_mode & _OTHERS_MODE else None
-    except OSError:
-        return None
-
-
 def check_url(url: str, path: str) -> str:
     """Return a URL in the form in which it is used; raise Invalid when it is not an API's address."""
     try:
@@ -149,34 +149,8 @@ def check_url(url: str, path: str) -> str:
     except ValueError:
         sound = False
     if not sound or "?" in url or "#" in url:
-        raise Invalid(Fault(path, f"{url!r} is no address of an API", "write for example http://127.0.0.1:8080"))
+        raise Invalid(Fault(path, f"{url!r} is not the address of an API", "write for example http://127.0.0.1:8080"))
     return url.rstrip("/")
-
-
-def _find_named(name: str) -> ApiContext:
-    book = read_contexts()
-    found = book.find_context(name)
-    if found is None:
-        known = ", ".join(sorted(book.contexts)) or "there are none"
-        raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
-    return _with_checked_token(found)
-
-
-def _find_current() -> ApiContext | None:
-    book = read_contexts()
-    found = book.find_context(book.current) if book.current else None
-    return _with_checked_token(found) if found else None
-
-
-def _with_checked_token(found: ApiContext) -> ApiContext:
-    return ApiContext(found.name, found.url, parse_token(found.token.reveal(), f"token of context {found.name}"))
-
-
-def _at_address(url: str, kept: ApiContext | None) -> ApiContext:
-    """Return the stored context if it is for this very address; its token must not be sent to another one."""
-    if kept is None or kept.url != url:
-        raise Invalid(Fault("LCM_TOKEN", f"missing, and no token is kept for {url}", "set it along with LCM_URL"))
-    return kept
 
 
 @contextmanager
@@ -193,8 +167,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 def _replace_file(path: Path, data: bytes) -> None:
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
-    with os.fdopen(number, "wb") as out:
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(data)
         out.flush()
         os.fsync(out.fileno())
@@ -202,13 +175,11 @@ def _replace_file(path: Path, data: bytes) -> None:
 
 
 T = TypeVar("T")
+A = TypeVar("A", bound=msgspec.Struct)
 
 
 class NoContext(LcmError):
     """No API is configured to talk to."""
-
-    def __init__(self) -> None:
-        super().__init__("there is no API to talk to")
 
 
 class WaitTimedOut(LcmError):
@@ -219,20 +190,19 @@ class Impossible(LcmError):
     """The awaited state can no longer be reached."""
 
 
-_LIST_HINT: Final = "`lcm get KIND -A` lists what is there"
 _EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
-    (WaitTimedOut, 7, "`lcm story KIND NAME` tells what happened so far"),
-    (Impossible, 8, "`lcm describe KIND NAME` tells why"),
-    (Gone, 3, _LIST_HINT),
-    (Conflict, 4, "somebody was faster: look again, then repeat the command"),
+    (WaitTimedOut, 7, "`lcm story KIND NAME` shows what happened so far"),
+    (Impossible, 8, "`lcm describe KIND NAME` shows why"),
+    (Gone, 3, "`lcm get KIND -A` lists what is there"),
+    (Conflict, 4, "somebody else changed it first: check it, then repeat the command"),
     (Relist, 4, "repeat the command"),
     (Deposed, 4, ""),
-    (Forbidden, 5, "`lcm context list` shows as whom you ask; an administrator can give you a token for more"),
+    (Forbidden, 5, "`lcm context list` shows which context you use; ask an administrator for a token with more rights"),
     (Invalid, 5, ""),
     (Refused, 5, ""),
     (Throttled, 6, "wait a little, then repeat the command"),
-    (Later, 6, "is it running? `lcm up` starts one here; `lcm context list` shows where you look for it"),
+    (Later, 6, "is the API running? `lcm up` starts one here; `lcm context list` shows which address is used"),
     (LcmError, 1, ""),
 )
 """Exit code and next step by error. A class comes before those it derives from."""
@@ -260,51 +230,91 @@ def with_plane(
 ) -> T:
     """Run a command's work with the plane of a context: the named one, else the current one.
 
-    With `who` the plane knows its caller, for which the API is asked first.
+    With `who` the plane knows its caller, for which the API is asked first; most commands need not know it.
     """
-    return asyncio.run(_with_plane(work, find_context(context), within_seconds, who=who))
+    found = find_context(context)
+
+    async def run() -> T:
+        async with asyncio.timeout(within_seconds), AsyncExitStack() as ending:
+            from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+
+            plane = HttpPlane.open(found.url, found.token)
+            ending.push_async_callback(plane.close)
+            if who:
+                await ending.enter_async_context(plane)
+            return await work(plane)
+
+    return asyncio.run(run())
+
+
+def act_on_each(
+    items: Iterable[T], act: Callable[[Plane, T], Awaitable[str]], context: str | None, *, dry_run: bool
+) -> None:
+    """Do something to each of several objects and print what became of it.
+
+    An error is reported and the others are still done; the first error's exit code is that of the command.
+    """
+
+    async def work(plane: Plane) -> None:
+        code = 0
+        for one in items:
+            try:
+                render.print_text(await act(plane, one))
+            except (Conflict, Gone, Refused) as error:
+                failure = report_error(error)
+                code = code or failure
+        if dry_run:
+            render.print_message("nothing was done: --dry-run")
+        if code:
+            raise typer.Exit(code)
+
+    with_plane(work, context)
 
 
 def with_connection(work: "Callable[[ApiConnection], Awaitable[T]]", context: str | None = None) -> T:
     """Run a command's work with raw requests, where the plane has no method for it."""
-    return asyncio.run(_with_connection(work, find_context(context)))
+    found = find_context(context)
+
+    async def run() -> T:
+        from lcm.control.plane.transport import ApiConnection, ClientTimeouts  # noqa: PLC0415 - likewise
+
+        line = ApiConnection(found.url, found.token, actor="", limits=ClientTimeouts(), trust=None, transport=None)
+        try:
+            return await work(line)
+        finally:
+            await line.close()
+
+    return asyncio.run(run())
+
+
+def request(
+    method: str,
+    path: str,
+    answer: type[A],
+    context: str | None,
+    body: msgspec.Struct | None = None,
+    *,
+    seconds: float | None = None,
+    **query: str,
+) -> A:
+    """Send one request where the plane has no method for it, and read the answer."""
+
+    async def work(line: "ApiConnection") -> A:
+        from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
+
+        sent = None if body is None else msgspec.json.encode(body)
+        return read_answer(await line.request(method, path, query=query, body=sent, seconds=seconds), answer)
+
+    return with_connection(work, context)
 
 
 def find_context(name: str | None) -> ApiContext:
     """Return the context to use; raise NoContext when there is none."""
     found = current_context(name)
     if found is None:
-        raise NoContext
-    if exposed := exposed_file():
-        render.print_message(f"warning: others can read your tokens; run `chmod 600 {exposed}`", colour="yellow")
+        raise NoContext("no API is configured")
+    path = contexts_path()
+    with suppress(OSError):
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            render.print_message(f"warning: others can read your tokens; run `chmod 600 {path}`", colour="yellow")
     return found
-
-
-@asynccontextmanager
-async def connect(context: ApiContext, *, who: bool = False) -> AsyncIterator[Plane]:
-    """Open the plane of a context. Most commands need not know the caller, so nothing is asked before the work."""
-    from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
-
-    plane = HttpPlane.open(context.url, context.token)
-    async with AsyncExitStack() as ending:
-        ending.push_async_callback(plane.close)
-        if who:
-            await ending.enter_async_context(plane)
-        yield plane
-
-
-async def _with_connection(work: "Callable[[ApiConnection], Awaitable[T]]", context: ApiContext) -> T:
-    from lcm.control.plane.transport import ApiConnection, ClientTimeouts  # noqa: PLC0415 - likewise
-
-    line = ApiConnection(context.url, context.token, actor="", limits=ClientTimeouts(), trust=None, transport=None)
-    try:
-        return await work(line)
-    finally:
-        await line.close()
-
-
-async def _with_plane(
-    work: Callable[[Plane], Awaitable[T]], context: ApiContext, within_seconds: float | None, *, who: bool
-) -> T:
-    async with asyncio.timeout(within_seconds), connect(context, who=who) as plane:
-        return await work(plane)

@@ -9,6 +9,7 @@ from lcm.control.plane.protocol import LONGEST_PAGE, Listing, Plane, Ref, ref_of
 from lcm.model.base.errors import Later, Relist
 from lcm.model.base.selector import EVERYTHING, ObjectSelector, SelectorTerm, selects
 from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession
 
 R = TypeVar("R", bound=Resource)
 FiltersByKind = Mapping[type[Resource], ObjectSelector]
@@ -72,6 +73,16 @@ async def follow(
                     yield changes
         except Relist:
             lists = await _relist_kinds(plane, wheres, namespace)
+
+
+async def watch_session(plane: Plane, session: LabletSession) -> AsyncIterator[LabletSession]:
+    """Yield a session as it is now and after each change, until it is deleted."""
+    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
+    async for changes in follow(plane, wheres, namespace=session.metadata.namespace):
+        for change in changes:
+            if not isinstance(change.resource, LabletSession):
+                return
+            yield change.resource
 
 
 async def _read_pages(read: Callable[[str | None], Awaitable[Listing[R]]]) -> Listing[R]:

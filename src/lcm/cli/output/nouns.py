@@ -1,12 +1,15 @@
 """The words people use for kinds, and how they name objects: `worker w1`, `sessions`, `pool/ccna`, `w,s`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
 import typer
 
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.errors import Gone
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
@@ -70,7 +73,7 @@ def noun_of(kind: str | type[Any]) -> Noun:
 
 def title(resource: Resource) -> str:
     """Return an object's name as `lcm` prints and accepts it: `worker/w1`."""
-    return f"{noun_of(resource.kind).singular}/{resource.metadata.name}"
+    return title_of(type(resource), resource.metadata.name)
 
 
 def title_of(kind: type[Any], name: str) -> str:
@@ -78,13 +81,27 @@ def title_of(kind: type[Any], name: str) -> str:
     return f"{noun_of(kind).singular}/{name}"
 
 
+def missing(ref: Ref[Any]) -> Gone:
+    """Return the error that an object does not exist."""
+    return Gone(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}")
+
+
+@contextmanager
+def naming_missing(ref: Ref[Any]) -> Iterator[None]:
+    """Name the object in an error that says it does not exist."""
+    try:
+        yield
+    except Gone:
+        raise missing(ref) from None
+
+
 def find_noun(word: str) -> Noun:
     """Find the kind that a word means; an unknown word is wrong usage, with a suggestion."""
     found = _BY_WORD.get(word.lower())
     if found is None:
         close = get_close_matches(word.lower(), [name for name in _BY_WORD if len(name) > 1], n=1)
-        remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(one.plural for one in NOUNS)}"
-        raise typer.BadParameter(f"{word!r} is no kind; {remedy}", param_hint="KIND")
+        remedy = f"did you mean {close[0]}?" if close else f"the kinds are {', '.join(one.plural for one in NOUNS)}"
+        raise typer.BadParameter(f"{word!r} is not a kind; {remedy}", param_hint="KIND")
     return found
 
 

@@ -76,19 +76,30 @@ class Output(StrEnum):
     NAME = "name"
 
 
+class ListFormat(StrEnum):
+    """The format in which a list is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="Output format.")]
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KIND [NAME…]",
-        help="A kind, several with commas, and names; or KIND/NAME.",
+        help="A kind (or several, separated by commas) and names; or KIND/NAME.",
         autocompletion=complete_targets,
     ),
 ]
 Target = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KIND NAME", help="One object; KIND/NAME does as well.", autocompletion=complete_targets),
+    typer.Argument(metavar="KIND NAME", help="One object; KIND/NAME works too.", autocompletion=complete_targets),
 ]
-Namespace = Annotated[str, typer.Option("-n", "--namespace", metavar="NS", help="The objects' namespace.")]
+SessionName = Annotated[
+    list[str], typer.Argument(metavar="[session] NAME", help="Name of a session.", autocompletion=complete_sessions)
+]
+Namespace = Annotated[str, typer.Option("-n", "--namespace", metavar="NS", help="Namespace of the objects.")]
 Selector = Annotated[
     str, typer.Option("-l", "--selector", metavar="LABELS", help="Only objects with these labels, such as tier=test.")
 ]
@@ -96,27 +107,35 @@ FieldSelector = Annotated[
     str, typer.Option("--field-selector", metavar="FIELDS", help="Only objects such as status.phase=READY.")
 ]
 ContextName = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="Another context than the current one.")
+    str | None, typer.Option("--context", metavar="NAME", help="Use this context instead of the current one.")
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long to wait at most: 30s, 10m, 2h; 0 looks once.")
+    str, typer.Option("--timeout", metavar="TIME", help="Longest time to wait: 30s, 10m, 2h; 0 checks once.")
 ]
 Files = Annotated[
     list[str] | None,
     typer.Option("-f", "--filename", metavar="FILE", help="A file, a folder, or - for standard input; repeatable."),
 ]
-Recursive = Annotated[bool, typer.Option("-R", "--recursive", help="Take the folders in a folder as well.")]
+Recursive = Annotated[bool, typer.Option("-R", "--recursive", help="Include subfolders.")]
 At = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="When: 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h; your clock's time."),
+    typer.Option(
+        "--at", metavar="TIME", help="Start: 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h; in your local time."
+    ),
 ]
 For = Annotated[
     str | None,
-    typer.Option("--for", metavar="TIME", help="How long: 90m, 2h, 1h30m; else as long as the lab may last."),
+    typer.Option("--for", metavar="TIME", help="Duration: 90m, 2h, 1h30m; default: the longest the lab allows."),
 ]
 TimeZone = Annotated[
-    str, typer.Option("--time-zone", metavar="ZONE", help="Whose clock times are meant: Europe/Berlin; else yours.")
+    str,
+    typer.Option("--time-zone", metavar="ZONE", help="Time zone of the times given: Europe/Berlin; default: yours."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Count = Annotated[
+    int, typer.Option("--count", metavar="N", help="Number of sessions at the same time.", min=1, max=400)
+]
+Track = Annotated[str, typer.Option("--track", metavar="TRACK", help="Use this track instead of the lab's.")]
+Region = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 
 __all__ = ["DEFAULT_NAMESPACE"]

@@ -14,7 +14,6 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.resource import API_VERSION
 from lcm.model.kinds.registry import Resource
 
-_DOCUMENT_SEPARATOR: Final = "---"
 _PARTS: Final = ("api_version", "kind", "metadata", "spec", "status")
 
 
@@ -42,19 +41,22 @@ class Printer:
         if self._output is not Output.JSON:
             self.print_more(objects)
         elif self._single and objects:
-            _print_json(_order_parts(objects[0]), indent=2)
+            print_json(_order_parts(objects[0]), indent=2)
         elif not self._single:
-            _print_json({"api_version": API_VERSION, "kind": "List", "items": [*map(_order_parts, objects)]}, indent=2)
+            print_json({"api_version": API_VERSION, "kind": "List", "items": [*map(_order_parts, objects)]}, indent=2)
 
     def print_more(self, objects: Sequence[Resource]) -> None:
         """Print objects below those printed before; JSON takes one line per object."""
         match self._output:
             case Output.JSON:
                 for one in objects:
-                    _print_json(_order_parts(one))
+                    print_json(_order_parts(one))
             case Output.YAML:
                 for one in objects:
-                    self._print_yaml(one)
+                    if self._begun:
+                        render.print_line("---")
+                    self._begun = True
+                    print_value(_order_parts(one), Output.YAML)
             case Output.NAME:
                 for one in objects:
                     render.print_line(title(one))
@@ -66,19 +68,11 @@ class Printer:
         match self._output:
             case Output.JSON:
                 meta = last.metadata
-                _print_json({"gone": {"kind": last.kind, "namespace": meta.namespace, "name": meta.name}})
+                print_json({"gone": {"kind": last.kind, "namespace": meta.namespace, "name": meta.name}})
             case Output.YAML:
                 render.print_line(f"# {title(last)} is gone")
             case _:
                 render.print_line(f"{title(last)} is gone")
-
-    def _print_yaml(self, resource: Resource) -> None:
-        if self._begun:
-            render.print_line(_DOCUMENT_SEPARATOR)
-        self._begun = True
-        from lcm.cli.documents import texts  # noqa: PLC0415 - a table needs no YAML
-
-        render.print_line(texts.write_document(_order_parts(resource)).rstrip("\n"))
 
     def _print_rows(self, objects: Sequence[Resource]) -> None:
         for noun in dict.fromkeys(noun_of(one.kind) for one in objects):
@@ -103,7 +97,7 @@ class Printer:
 def print_value(value: object, output: Output) -> None:
     """Print one value that is not an object, as JSON or YAML."""
     if output is Output.JSON:
-        _print_json(value, indent=2)
+        print_json(value, indent=2)
         return
     from lcm.cli.documents import texts  # noqa: PLC0415 - a table needs no YAML
 
@@ -115,5 +109,6 @@ def _order_parts(resource: Resource) -> dict[str, object]:
     return {name: getattr(resource, name) for name in _PARTS}
 
 
-def _print_json(value: object, *, indent: int = -1) -> None:
+def print_json(value: object, *, indent: int = -1) -> None:
+    """Print a value as JSON that is safe for a terminal: on one line, or indented."""
     render.print_line(render.escape_json(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()))

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import unicodedata
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import Final
@@ -52,6 +53,24 @@ def print_text(text: str) -> None:
         print_line(indent + first)
         for more in rest:
             print_line(f"{indent or '  '}{more}")
+
+
+def confirm(question: str, *, without: str, otherwise: str) -> None:
+    """Ask a person; end the command unless the answer is yes."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as error:
+        print_message(without)
+        raise typer.Exit(1) from error
+    if not agreed:
+        print_message(otherwise)
+        raise typer.Exit(1)
+
+
+def join_some(words: Sequence[str], most: int) -> str:
+    """Join the first words of a list with commas, and say how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return f"{', '.join(words[:most])}{more}"
 
 
 def output_width() -> int | None:

@@ -4,7 +4,7 @@ When width is short, the least important columns are dropped first, then cells a
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
@@ -97,13 +97,17 @@ def print_rows(
     headings: Sequence[str], rows: Iterable[Sequence[str]], now: datetime, *, whole: Collection[str] = ()
 ) -> None:
     """Print a small table of texts; columns whose headings are in `whole` are never cut."""
-    columns = [replace(_column_at(heading, number), whole=heading in whole) for number, heading in enumerate(headings)]
-    for line in TextTable(columns, render.output_width()).lines(rows, now):
+    for line in table_of_texts(headings, whole).lines(rows, now):
         render.print_line(line)
 
 
-def _column_at(heading: str, number: int) -> Column[Sequence[str]]:
-    return Column(heading, lambda row, _: row[number])
+def table_of_texts(headings: Sequence[str], whole: Collection[str] = ()) -> TextTable[Sequence[str]]:
+    """Make a table whose rows are texts, as wide as the output."""
+
+    def column(number: int, heading: str) -> Column[Sequence[str]]:
+        return Column(heading, lambda row, _: row[number], whole=heading in whole)
+
+    return TextTable([column(*one) for one in enumerate(headings)], render.output_width())
 
 
 def _total_width(widths: Sequence[int]) -> int:

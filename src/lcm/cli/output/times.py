@@ -56,7 +56,7 @@ def find_zone(name: str) -> Zone:
         return Zone(name, ZoneInfo(name))
     except (KeyError, ValueError, OSError) as error:
         raise typer.BadParameter(
-            f"{name!r} is no time zone; use a name such as Europe/Berlin", param_hint="--time-zone"
+            f"{name!r} is not a time zone; use a name such as Europe/Berlin", param_hint="--time-zone"
         ) from error
 
 
@@ -91,7 +91,7 @@ def parse_moment(text: str, now: datetime, zone: Zone, hint: str = "--at", *, wh
         return _resolve_clock_time(found[1], _parse_time(text, hint, found[2], found[3]), now, zone, hint)
     if (found := _DATED.fullmatch(words)) and (found[2] or whole_days):
         return _resolve_dated_time(text, found, zone, hint)
-    raise typer.BadParameter(f"{text!r} is no moment; {_FORMS}", param_hint=hint)
+    raise typer.BadParameter(f"{text!r} is not a time; {_FORMS}", param_hint=hint)
 
 
 def parse_day(text: str, hint: str) -> date:
@@ -99,17 +99,17 @@ def parse_day(text: str, hint: str) -> date:
     try:
         return date.fromisoformat(text.strip())
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no date; write 2026-12-01", param_hint=hint) from error
+        raise typer.BadParameter(f"{text!r} is not a date; write 2026-12-01", param_hint=hint) from error
 
 
 def parse_minutes(text: str, hint: str) -> int:
     """Parse a duration such as 90m, 2h or 1h30m. A number without a unit is refused as ambiguous."""
     found = _LENGTH.fullmatch(text.strip().lower())
     if not found or not any(found.groups()):
-        raise typer.BadParameter(f"{text!r} is no length of time; write 90m, 2h or 1h30m", param_hint=hint)
+        raise typer.BadParameter(f"{text!r} is not a duration; write 90m, 2h or 1h30m", param_hint=hint)
     days, hours, minutes = (int(part or 0) for part in found.groups())
     if not (total := (days * 24 + hours) * 60 + minutes):
-        raise typer.BadParameter("a minute at least", param_hint=hint)
+        raise typer.BadParameter("must be at least one minute", param_hint=hint)
     return total
 
 
@@ -165,14 +165,14 @@ def _resolve_dated_time(text: str, found: re.Match[str], zone: Zone, hint: str) 
             return datetime.fromisoformat(f"{wall.isoformat()}{offset.upper()}").astimezone(UTC)
         return zone.midnight(wall.date()) if hour is None else _single_moment(wall, zone, hint)
     except (ValueError, OverflowError, OSError) as error:
-        raise typer.BadParameter(f"{text!r} is no moment; {_FORMS}", param_hint=hint) from error
+        raise typer.BadParameter(f"{text!r} is not a time; {_FORMS}", param_hint=hint) from error
 
 
 def _parse_time(text: str, hint: str, hour: str | None, minute: str | None, second: str | None = None) -> time:
     try:
         return time(int(hour or 0), int(minute or 0), int(second or 0))
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time of day; {_FORMS}", param_hint=hint) from error
+        raise typer.BadParameter(f"{text!r} is not a time of day; {_FORMS}", param_hint=hint) from error
 
 
 def _single_moment(wall: datetime, zone: Zone, hint: str) -> datetime:
@@ -183,9 +183,9 @@ def _single_moment(wall: datetime, zone: Zone, hint: str) -> datetime:
     where, written = zone.name or "this time zone", f"{wall:%Y-%m-%d %H:%M}"
     if found:
         choice = " or ".join(zone.local(one).isoformat(timespec="minutes") for one in found)
-        raise typer.BadParameter(f"{written} comes twice in {where}; write {choice}", param_hint=hint)
+        raise typer.BadParameter(f"{written} occurs twice in {where}; write {choice}", param_hint=hint)
     raise typer.BadParameter(
-        f"there is no {written} in {where}: clocks are put forward over it; write another time", param_hint=hint
+        f"there is no {written} in {where}: the clocks skip it; write another time", param_hint=hint
     )
 
 

@@ -7,20 +7,12 @@ import msgspec
 import typer
 
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import LeafCommand
-from lcm.cli.output.connection import ContextsFile
+from lcm.cli.output.command import LeafCommand, make_group
 from lcm.cli.output.options import ContextName
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Fault, Invalid
 from lcm.system.clock import SystemClock
 
-app = typer.Typer(
-    name="context",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Choose which API to talk to, and as whom.",
-)
+app = make_group("context", "Set which API to use, and with which token.")
 
 
 def complete_contexts(incomplete: str) -> list[str]:
@@ -40,7 +32,7 @@ def list_() -> None:
     if used and used.name not in book.contexts:
         rows.append(("*", f"({used.name})", used.url))
     if not rows:
-        render.print_message("no contexts yet: `lcm up` makes one, and so does `lcm context set NAME --url URL`")
+        render.print_message("no contexts yet; create one with `lcm up` or `lcm context set NAME --url URL`")
         return
     table.print_rows(("CURRENT", "NAME", "URL"), rows, SystemClock().now())
 
@@ -48,7 +40,7 @@ def list_() -> None:
 @app.command(cls=LeafCommand)
 def use(name: Name) -> None:
     """Make a context the current one."""
-    connection.change_contexts(lambda book: msgspec.structs.replace(book, current=_check_known(book, name)))
+    connection.change_contexts(lambda book: msgspec.structs.replace(book, current=book.check_name(name)))
     render.print_line(f"context {name} is current")
 
 
@@ -56,11 +48,11 @@ def use(name: Name) -> None:
 def set_(
     name: Name,
     *,
-    url: Annotated[str, typer.Option(help="Where the API is, such as http://127.0.0.1:8080.", metavar="URL")],
+    url: Annotated[str, typer.Option(help="Address of the API, such as http://127.0.0.1:8080.", metavar="URL")],
     token: Annotated[
-        str | None, typer.Option(help="The token; `-` reads it from standard input. Asked for if not given.")
+        str | None, typer.Option(help="The token; - reads it from standard input; without it, you are asked.")
     ] = None,
-    keep_current: Annotated[bool, typer.Option("--keep-current", help="Leave the current context as it is.")] = False,
+    keep_current: Annotated[bool, typer.Option("--keep-current", help="Do not make this context current.")] = False,
 ) -> None:
     """Save an API's address and a token under a name, and make it current."""
     if token is None:
@@ -73,7 +65,7 @@ def set_(
 
 @app.command(cls=LeafCommand)
 def token(context: ContextName = None) -> None:
-    """Print the token in use, for programs that need it: export TOKEN=$(lcm context token)."""
+    """Print the token in use: export TOKEN=$(lcm context token)."""
     render.print_line(connection.find_context(context).token.reveal())
 
 
@@ -83,15 +75,8 @@ def delete(name: Name) -> None:
     connection.change_contexts(
         lambda book: msgspec.structs.replace(
             book,
-            current=None if book.current == _check_known(book, name) else book.current,
+            current=None if book.current == book.check_name(name) else book.current,
             contexts={one: kept for one, kept in book.contexts.items() if one != name},
         )
     )
     render.print_line(f"context {name} deleted")
-
-
-def _check_known(book: ContextsFile, name: str) -> str:
-    if name not in book.contexts:
-        known = ", ".join(sorted(book.contexts)) or "there are none"
-        raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
-    return name

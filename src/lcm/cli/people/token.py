@@ -6,48 +6,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
-import msgspec
 import typer
 
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import LeafCommand
+from lcm.cli.output.command import LeafCommand, make_group
 from lcm.cli.output.options import ContextName
 from lcm.model.access.identity import Role
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from lcm.control.plane.transport import ApiConnection
-    from lcm.control.plane.wire import SignInLink, TokenInfo, TokenList, TokenMade, TokenRequest
+    from lcm.control.plane.wire import TokenInfo
     from lcm.model.access.identity import AccessToken
     from lcm.model.access.secret import Secret
 
 
 _PATH: Final = "/api/tokens"
 _NEVER: Final = "never"
-_HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "MADE BY")
+_HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "CREATED BY")
 
-app = typer.Typer(
-    name="token",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Make, list and revoke tokens.",
-)
+app = make_group("token", "Create, list and revoke tokens.")
 Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Whom it is for; yourself, unless you are an administrator.")
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Who uses the token; only administrators may name others. Default: you."),
 ]
 AsRole = Annotated[
-    Role | None, typer.Option("--role", metavar="ROLE", help="At most your own, which it is by default.")
+    Role | None, typer.Option("--role", metavar="ROLE", help="Role of the token, at most your own; default: your role.")
 ]
 Expires = Annotated[
-    str, typer.Option("--expires", metavar="TIME", help="How long it is good: 12h, 30d; never, for administrators.")
+    str, typer.Option("--expires", metavar="TIME", help="Lifetime: 12h, 30d; or never (administrators only).")
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Make it in the store of the settings itself, without an API: the first one.")
+    bool, typer.Option("--offline", help="Create the first token directly in the store, without an API.")
 ]
-Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="With --offline: the store's folder.")]
-Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="As `lcm token list` shows them.")]
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="With --offline: folder of the store.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of tokens, as shown by `lcm token list`.")]
 
 
 @app.command(cls=LeafCommand)
@@ -60,18 +54,18 @@ def create(
     offline: Offline = False,
     data: Data = None,
 ) -> None:
-    """Make a token and print it. Its text is stored nowhere: this is the only time that it is shown."""
+    """Create a token and print it. Its text is not stored, so it cannot be shown again."""
     from lcm.control.plane.wire import TokenMade, TokenRequest, token_info  # noqa: PLC0415 - loaded by commands that talk
 
     life = timedelta() if expires == _NEVER else parse_duration(expires, "--expires")
     if not life and expires != _NEVER:
-        raise typer.BadParameter("a token must live for a while; write 12h, 30d or never", param_hint="--expires")
+        raise typer.BadParameter("must be longer than zero; write 12h, 30d or never", param_hint="--expires")
     if offline:
         text, token = _make_offline(name, role, life, data)
         made = TokenMade(token=text.reveal(), info=token_info(token))
     else:
         request = TokenRequest(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
-        made = connection.with_connection(lambda line: _request_token(line, request), context)
+        made = connection.request("POST", _PATH, TokenMade, context, request)
     until = render.format_relative(made.info.expires_at, SystemClock().now()) if made.info.expires_at else _NEVER
     render.print_message(f"token {made.info.id} for {made.info.name}, role {made.info.role}, expires {until}")
     render.print_line(made.token)
@@ -80,14 +74,22 @@ def create(
 @app.command("list", cls=LeafCommand)
 def list_(context: ContextName = None) -> None:
     """List your tokens and browser sessions; administrators see everybody's."""
-    found = connection.with_connection(_list_tokens, context)
+    from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
+
+    found = connection.request("GET", _PATH, TokenList, context)
     table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now())
 
 
 @app.command(cls=LeafCommand)
 def revoke(ids: Ids, context: ContextName = None) -> None:
-    """Revoke tokens at once; streams that they opened end too."""
-    connection.with_connection(lambda line: _revoke_tokens(line, ids), context)
+    """Revoke tokens at once, and end the streams that they opened."""
+
+    async def work(line: "ApiConnection") -> None:
+        for one in ids:
+            await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
+            render.print_line(f"token {render.sanitize(one)} revoked")
+
+    connection.with_connection(work, context)
 
 
 def _make_offline(
@@ -99,31 +101,11 @@ def _make_offline(
     from lcm.system import log  # noqa: PLC0415 - loads the whole server, which takes a while
 
     if name is None or role is None:
-        raise typer.BadParameter("needs NAME and --role: there is nobody whose they could be", param_hint="--offline")
+        raise typer.BadParameter("needs NAME and --role", param_hint="--offline")
     log.configure_logging("WARNING")
     return asyncio.run(
         token_offline.make_offline_token(with_options(load.load_settings(), data_dir=data), name, role, life)
     )
-
-
-async def _request_token(line: "ApiConnection", request: "TokenRequest") -> "TokenMade":
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
-    from lcm.control.plane.wire import TokenMade  # noqa: PLC0415 - likewise
-
-    return read_answer(await line.request("POST", _PATH, body=msgspec.json.encode(request)), TokenMade)
-
-
-async def _list_tokens(line: "ApiConnection") -> "TokenList":
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
-    from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
-
-    return read_answer(await line.request("GET", _PATH), TokenList)
-
-
-async def _revoke_tokens(line: "ApiConnection", ids: list[str]) -> None:
-    for one in ids:
-        await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
-        render.print_line(f"token {render.sanitize(one)} revoked")
 
 
 def _token_row(one: "TokenInfo") -> tuple[str, ...]:
@@ -134,17 +116,12 @@ def _token_row(one: "TokenInfo") -> tuple[str, ...]:
 
 
 def sign_in(context: ContextName = None) -> None:
-    """Print a link with which a browser signs in as you, once and within ten minutes."""
-    url = connection.find_context(context).url
-    link = connection.with_connection(_request_link, context)
-    render.print_message(
-        f"Good once, until {render.format_relative(link.expires_at, SystemClock().now())}. Give it to nobody:"
-    )
-    render.print_line(url + link.path)
-
-
-async def _request_link(line: "ApiConnection") -> "SignInLink":
-    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+    """Print a link that signs a browser in as you. It works once, for ten minutes."""
     from lcm.control.plane.wire import SignInLink  # noqa: PLC0415 - likewise
 
-    return read_answer(await line.request("POST", "/api/sign-in"), SignInLink)
+    url = connection.find_context(context).url
+    link = connection.request("POST", "/api/sign-in", SignInLink, context)
+    render.print_message(
+        f"Works once, until {render.format_relative(link.expires_at, SystemClock().now())}. Do not share it:"
+    )
+    render.print_line(url + link.path)

@@ -126,7 +126,7 @@ def _read_archive(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[Artifa
         opened = archive.extractfile(member) if member.isreg() else None
         address = _address_of(member.name) if opened else None
         if opened is None or address is None:
-            raise Invalid(Fault(str(path), f"{member.name!r} in it is no file of ours", _REMEDY))
+            raise Invalid(Fault(str(path), f"{member.name!r} in it is not a file of a backup", _REMEDY))
         data = opened.read()
         if address.digest and digest_of(data) != address.digest:
             raise Invalid(Fault(str(path), f"{member.name} in it is damaged", _REMEDY))
@@ -143,24 +143,24 @@ def _address_of(name: str) -> ArtifactAddress | None:
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup's file.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 _LEASE_WAIT_SECONDS: Final = PRESENCE_TTL_SECONDS + 5
 
 
 def backup(file: File, data: Data = None) -> None:
-    """Write everything that is stored, as it is at one moment, into a file. The system may keep running.
+    """Write a consistent backup of the whole store to a file. The system may keep running.
 
     Lab files and collected work go into FILE.files.tar, unless they are in a bucket. Settings of the process are not
-    included. Sealed secrets stay sealed: keep a copy of their keys too, but elsewhere.
+    included. Secrets stay encrypted: keep a copy of their keys in another place.
     """
     settings = _load_settings(data)
     asyncio.run(_backup(settings, file))
 
 
 def restore(file: File, data: Data = None, *, yes: Yes = False) -> None:
-    """Replace everything that is stored by the content of a backup. Every process must be stopped first.
+    """Replace the whole store by a backup. Stop every process first.
 
-    Lab files and collected work are added from FILE.files.tar, if that exists; none are removed.
+    Lab files and collected work are added from FILE.files.tar, if that exists; no files are removed.
     """
     settings = _load_settings(data)
     asyncio.run(_restore(settings, file, yes=yes))
@@ -189,7 +189,7 @@ async def _save_files(settings: Settings, file: Path) -> None:
 
 def _not_included(settings: Settings) -> Iterator[str]:
     """Yield what else a person needs who has nothing but a backup."""
-    yield "the keys of sealed secrets (keep a copy of them elsewhere)"
+    yield "the keys of sealed secrets (keep a copy in another place)"
     yield "the settings of the process (file and environment)"
     if settings.artifacts_s3_bucket:
         yield f"lab files and collected work, which stay in the bucket {settings.artifacts_s3_bucket}"
@@ -199,11 +199,11 @@ def _not_included(settings: Settings) -> Iterator[str]:
 
 async def _restore_files(settings: Settings, file: Path) -> None:
     if not await asyncio.to_thread(file.exists):
-        print_line(f"{file} is not there: lab files and collected work stay as they are.")
+        print_line(f"There is no {file}: lab files and collected work stay as they are.")
         return
     async with artifact_store(settings) as artifacts:
         saved = await restore_files(artifacts, file)
-    print_line(f"{file}: {saved.count} lab files and pieces of collected work brought back, {saved.size_bytes} bytes")
+    print_line(f"{file}: {saved.count} lab files and pieces of collected work restored, {saved.size_bytes} bytes")
 
 
 async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
@@ -216,13 +216,13 @@ async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
         store = await undo.enter_async_context(open_for_command(settings, restoring=True))
         present = await scan_all(store, "")
         _confirm(
-            f"Replace {len(present.entries)} keys at revision {present.revision} in {_store_location(settings)} by it?",
+            f"Replace {len(present.entries)} keys at revision {present.revision} in {_store_location(settings)}?",
             yes=yes,
         )
         await _restore_files(settings, files_archive_of(file))
         epoch = new_epoch()
         await _restore_store(store, file, epoch, alone=settings.engine == "sqlite")
-    print_line(f"Restored under the new epoch {epoch}: whoever followed events begins anew.")
+    print_line(f"Restored under the new epoch {epoch}: clients that follow events start again.")
 
 
 async def _restore_store(store: Store, file: Path, epoch: str, *, alone: bool) -> None:
@@ -235,7 +235,7 @@ async def _restore_store(store: Store, file: Path, epoch: str, *, alone: bool) -
         except Refused as error:
             if not alone:
                 ends = f"Leases of processes that were killed end within {PRESENCE_TTL_SECONDS} seconds"
-                message = f"{error}. {ends}: repeat it then"
+                message = f"{error}. {ends}: repeat the command then"
                 raise Refused(message) from error
             if second == _LEASE_WAIT_SECONDS - 1:
                 raise
@@ -253,7 +253,7 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused("there is nobody to ask: say --yes if everything in the store may be replaced")
+        raise Refused("there is nobody to ask; add --yes to replace everything in the store")
     typer.confirm(question, abort=True)
 
 

@@ -18,18 +18,18 @@ from lcm.system.tasks import stop_on_signals
 
 
 def cml_sim(
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")],
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    username: Annotated[str, typer.Option(help="The administrator's name.")] = "admin",
-    password: Annotated[str, typer.Option(help="The administrator's password.")] = "admin",  # noqa: S107  a simulator's
-    speed: Annotated[float, typer.Option(max=FASTEST, help="How much faster than the clock nodes boot.")] = 1.0,
+    username: Annotated[str, typer.Option(help="Name of the administrator.")] = "admin",
+    password: Annotated[str, typer.Option(help="Password of the administrator.")] = "admin",  # noqa: S107  a simulator's
+    speed: Annotated[float, typer.Option(max=FASTEST, help="How many times faster nodes boot.")] = 1.0,
     *,
-    seed: Annotated[str, typer.Option(help="What ids and boot times are drawn from; random if not given.")] = "",
-    http: Annotated[bool, typer.Option("--http", help="Plain HTTP instead of HTTPS.")] = False,
+    seed: Annotated[str, typer.Option(help="Seed of ids and boot times; default: random.")] = "",
+    http: Annotated[bool, typer.Option("--http", help="Use HTTP instead of HTTPS.")] = False,
 ) -> None:
     """Run a simulated CML until Ctrl-C."""
     if speed <= 0:
-        raise typer.BadParameter("a speed is above 0", param_hint="--speed")
+        raise typer.BadParameter("must be above 0", param_hint="--speed")
     clock = SystemClock()
     cml = Cml(clock, Chance(seed or new_epoch()), speed=speed, username=username, password=password)
     certificate = None if http else make_certificate(host, clock.now())

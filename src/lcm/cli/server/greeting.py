@@ -22,12 +22,11 @@ import msgspec
 import typer
 
 from lcm.api.routes.access import link_path
-from lcm.cli.documents import lab_files
-from lcm.cli.documents.lab_files import prepare_documents
-from lcm.cli.documents.sources import DocumentSource, GatheredDocuments, gather, message_at_line, trace_faults
+from lcm.cli.documents.lab_files import apply_prepared, prepare_documents
+from lcm.cli.documents.sources import DocumentSource, GatheredDocuments, gather
 from lcm.cli.output import connection, render
 from lcm.cli.output.connection import ContextsFile, StoredContext
-from lcm.cli.output.nouns import Noun, noun_of
+from lcm.cli.output.nouns import noun_of
 from lcm.compose.api import RunningApi
 from lcm.compose.outside import SIM_SECRETS
 from lcm.compose.process import EmbeddedProcess
@@ -66,8 +65,19 @@ async def write_local_context(running: RunningApi, folder: Path) -> LocalContext
     token = _find_token(running, book, place) or await _make_token(running)
     entry = StoredContext(running.url, token.reveal())
     kept = await _choose_name(book, entry, book.own.get(place))
-    connection.change_contexts(lambda latest: _with_context(latest, kept, place, entry))
+    connection.change_contexts(
+        lambda latest: msgspec.structs.replace(
+            latest,
+            current=kept.name if kept.current or not latest.current else latest.current,
+            contexts={**latest.contexts, kept.name: entry},
+            own={**latest.own, place: entry},
+        )
+    )
     return kept
+
+
+def _folder_key(folder: Path) -> str:
+    return str(folder.absolute())
 
 
 async def _choose_name(book: ContextsFile, entry: StoredContext, last: StoredContext | None) -> LocalContext:
@@ -82,10 +92,6 @@ async def _choose_name(book: ContextsFile, entry: StoredContext, last: StoredCon
                 return LocalContext(name, current=not taken)
             taken = True
     raise AssertionError("names do not end")
-
-
-def _folder_key(folder: Path) -> str:
-    return str(folder.absolute())
 
 
 def _candidate_names(url: str) -> Iterator[str]:
@@ -106,15 +112,6 @@ async def _is_answering(url: str) -> bool:
                 writer.close()
     except (OSError, TimeoutError, ValueError):
         return False
-
-
-def _with_context(book: ContextsFile, kept: LocalContext, place: str, entry: StoredContext) -> ContextsFile:
-    return msgspec.structs.replace(
-        book,
-        current=kept.name if kept.current or not book.current else book.current,
-        contexts={**book.contexts, kept.name: entry},
-        own={**book.own, place: entry},
-    )
 
 
 def _find_token(running: RunningApi, book: ContextsFile, place: str) -> Secret | None:
@@ -157,11 +154,11 @@ class FirstDocuments:
             self.outcome = f"applied on {begun.done_at:%Y-%m-%d}, when this folder was new"
             return
         if begun is None and not await is_empty(store):
-            self.outcome = f"not applied, for this folder is not new; `lcm apply -f {self.paths[0]}` does it"
+            self.outcome = f"not applied, because this folder is not new; `lcm apply -f {self.paths[0]}` applies them"
             return
         # An earlier start may have died in between: continue it. Objects that exist already stay as they are.
         begun = begun or await begin_setup(store, clock.now())
-        self.outcome = await self._apply_all(it.running.control.plane_for(Caller(name=ADMIN, role=Role.ADMIN)))
+        self.outcome = await self._apply_all(it.running.control.plane_for(_ADMIN_CALLER))
         await finish_setup(store, begun, clock.now())
 
     async def _apply_all(self, plane: Plane) -> str:
@@ -185,12 +182,7 @@ async def _apply_sources(plane: Plane, sources: Sequence[DocumentSource]) -> Seq
     what = prepare_documents(sources, now=SystemClock().now())
     if what.faults:
         raise Invalid(*what.faults)
-    try:
-        return await lab_files.apply_prepared(plane, what, dry_run=False)
-    except Invalid as error:
-        raise Invalid(*trace_faults(error.faults, what.sources)) from error
-    except NoRoom as error:
-        raise NoRoom(message_at_line(str(error), what.sources), why=error.why) from error
+    return await apply_prepared(plane, what, dry_run=False)
 
 
 def read_first_documents(paths: Sequence[str]) -> FirstDocuments | None:
@@ -209,14 +201,11 @@ def read_first_documents(paths: Sequence[str]) -> FirstDocuments | None:
 def count_by_kind(results: Iterable[Applied]) -> str:
     """Return how many objects of each kind there are: `2 pools, 1 definition`."""
     counts = Counter(one.kind for one in results)
-    nouns = ((noun_of(kind), counts[kind]) for kind in KIND_ORDER if counts[kind])
-    return ", ".join(_count_text(noun, count) for noun, count in nouns)
-
-
-def _count_text(noun: Noun, count: int) -> str:
-    if noun.singular == noun.plural:
-        return noun.plural
-    return f"{count} {noun.singular if count == 1 else noun.plural}"
+    texts = []
+    for noun, number in ((noun_of(kind), counts[kind]) for kind in KIND_ORDER if counts[kind]):
+        counted = f"{number} {noun.singular if number == 1 else noun.plural}"
+        texts.append(noun.plural if noun.singular == noun.plural else counted)
+    return ", ".join(texts)
 
 
 _LABEL: Final = 12
@@ -224,17 +213,17 @@ NextSteps = Sequence[tuple[str, str]]
 
 _STEPS_WHEN_EMPTY: Final[NextSteps] = (
     ("apply -f examples/first", "a template, a pool, two workers, a lab, settings"),
-    ("get workers --watch", "see them come alive"),
-    ("describe worker workshop", "everything about one"),
-    ("doctor", "what this installation is made of"),
+    ("get workers --watch", "watch them start"),
+    ("describe worker workshop", "show everything about one worker"),
+    ("doctor", "check this installation"),
 )
 _STEPS_WITH_EXAMPLES: Final[NextSteps] = (
-    ("get sessions --watch", "see them come and go"),
-    ("get workers", "the machines that they run on"),
-    ("get calendar --hours 2", "what is booked, seat by seat"),
-    ("explain session class-1-1", "where one goes, and why"),
-    ("book ccna-basics --now --watch", "one of your own"),
-    ("doctor", "what this installation is made of"),
+    ("get sessions --watch", "watch sessions start and end"),
+    ("get workers", "show their machines"),
+    ("get calendar --hours 2", "show what is booked on each planned worker"),
+    ("explain session class-1-1", "show where a session runs, and why"),
+    ("book ccna-basics --now --watch", "book a session yourself"),
+    ("doctor", "check this installation"),
 )
 
 
@@ -260,7 +249,7 @@ async def _greeting_rows(
     state = await scan_all(it.running.store, "")
     keys = f"{len(state.entries)} keys, revision {state.revision}, epoch {it.running.store.epoch}"
     lcm = _program_name()
-    use = "which is now the current one" if kept.current else f"for `{lcm} context use {kept.name}`: another one runs"
+    use = "which is now current" if kept.current else f"for `{lcm} context use {kept.name}`: another system is running"
     rows = [
         ("data", [f"{(settings.data_dir / STORE_FILE).absolute()}", keys]),
         ("allocator", [_free_resources(it)]),
@@ -292,13 +281,13 @@ async def _sign_in_link(running: RunningApi) -> str:
 def _cloud_lines(it: EmbeddedProcess, settings: Settings) -> Iterator[str]:
     fleet = it.outside.fleet
     if fleet is None:
-        yield f"AWS, region {settings.aws_region}: what is launched there costs money"
+        yield f"AWS, region {settings.aws_region}: machines there cost money"
         return
     there = sum(one.is_listed(SystemClock().now()) for one in fleet.cloud.account.machines.values())
-    yield f"simulated, at {it.outside.speed:g} times the clock's speed, {there} machines there"
+    yield f"simulated, at {it.outside.speed:g} times real speed, {there} machines"
     yield "no money is spent"
     if unset := [name for name in SIM_SECRETS if name not in {*os.environ, *load.referenced_secrets(settings)}]:
-        yield f"{' and '.join(unset)}: not set, so made up"
+        yield f"{' and '.join(unset)}: not set, so generated"
 
 
 def _free_resources(it: EmbeddedProcess) -> str:

@@ -15,19 +15,22 @@ from lcm.system import log
 from lcm.system.tasks import stop_on_signals
 
 Parts = Annotated[
-    list[ProcessPart], typer.Argument(metavar="PART…", help="What to run: " + ", ".join(ProcessPart) + ".")
+    list[ProcessPart], typer.Argument(metavar="PART…", help="Parts to run: " + ", ".join(ProcessPart) + ".")
 ]
-Host = Annotated[str | None, typer.Option(help="Address to listen on; LCM_HOST, else 127.0.0.1.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; default: LCM_HOST, else 127.0.0.1.")]
 Port = Annotated[
-    int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {SERVE_PORT}; 0: a free one.")
+    int | None,
+    typer.Option(
+        min=0, max=65_535, help=f"Port of the API; default: LCM_PORT, else {SERVE_PORT}; 0 chooses a free one."
+    ),
 ]
 
 
 def serve(parts: Parts, host: Host = None, port: Port = None, data: Data = None) -> None:
-    """Run some parts until told to stop. Their store is etcd if its address is set, else a file in a folder.
+    """Run some parts until Ctrl-C. The store is etcd if its address is set, else a file in the data folder.
 
-    Controllers without the API work for the one at CONTROL_PLANE_API_URL, and need no store. CONTROL_PLANE_API_KEY must
-    be set, the same for all: they sign in with it. They act on AWS, unless LCM_CLOUD=simulated.
+    Controllers without the API use the one at CONTROL_PLANE_API_URL and need no store. They sign in with
+    CONTROL_PLANE_API_KEY, which must have the same value in every process. They use AWS unless LCM_CLOUD=simulated.
     """
     settings = with_options(load.load_settings(), host=host, port=port, data_dir=data)
     log.configure_logging(settings.log_level)
@@ -43,12 +46,14 @@ async def _serve_parts(settings: Settings, parts: list[ProcessPart]) -> None:
         print_message(f"Serving at {running.url}. Ctrl-C stops it.")
         if not settings.oidc_issuer and not await running.tokens.list():
             print_message(
-                "Nobody can sign in yet: `lcm token create NAME --role admin --offline` makes the first token."
+                "Nobody can sign in yet: `lcm token create NAME --role admin --offline` creates the first token."
             )
         await running.parts.wait_until(stop)
 
 
 async def _run_controllers(settings: Settings, parts: list[ProcessPart], stop: asyncio.Event) -> None:
     async with process.run_controllers(settings, parts) as running:
-        print_message(f"Working for {settings.control_plane_api_url} as {', '.join(parts)}. Ctrl-C stops it.")
+        print_message(
+            f"Using the API at {settings.control_plane_api_url}; running {', '.join(parts)}. Ctrl-C stops it."
+        )
         await running.wait_until(stop)

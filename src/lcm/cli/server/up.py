@@ -87,7 +87,7 @@ def _highest_hourly_price(aws: AwsSpec, prices: PriceBook) -> Decimal | None:
     return max(price for price in machines if price is not None) + disk
 
 
-_QUESTION = "Launch, stop and end machines in this account?"
+_QUESTION = "Launch, stop and terminate machines in this account?"
 
 
 async def confirm_aws(it: EmbeddedProcess, *, settings: Settings, yes: bool) -> None:
@@ -95,21 +95,20 @@ async def confirm_aws(it: EmbeddedProcess, *, settings: Settings, yes: bool) -> 
     who = await aws_identity(settings)
     found = await list_cost_shares(it.running.control.plane_for(_AWS_READER), it.running.control.fleet.prices)
     searched = ", ".join(settings.worker_discovery_regions)
-    print_line(
-        f"AWS account {who.account}, as {who.arn}\n  region    {settings.aws_region}; {searched} searched for machines"
-    )
+    print_line(f"AWS account {who.account}, as {who.arn}")
+    print_line(f"  region    {settings.aws_region}; machines are searched for in {searched}")
     for one in found:
         each = f"{one.each:.2f} USD an hour each" if one.each is not None else "price not known"
         print_line(f"  {one.what}: up to {one.most}, {each}")
-    more = ", and what has no price" if any(one.each is None for one in found) else ""
+    more = ", plus machines without a known price" if any(one.each is None for one in found) else ""
     book = settings.price_book or f"AWS's prices of {SHIPPED_ON}"
-    print_line(f"  at most   {total_hourly(found):.2f} USD an hour{more}, by {book}; more when more is applied")
+    print_line(f"  at most   {total_hourly(found):.2f} USD an hour{more}, by {book}; more if you apply more")
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused("nobody is here to agree to what this costs; add --yes")
+        raise Refused("there is nobody to confirm the cost; add --yes")
     if not typer.confirm(_QUESTION, default=False):
-        raise Refused("nothing was done; without --cloud aws everything is simulated")
+        raise Refused("nothing was done; leave out --cloud aws to simulate everything")
 
 
 _AWS_READER = Caller(name="lcm up", role=Role.ADMIN)
@@ -123,28 +122,28 @@ class CloudName(StrEnum):
 
 
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Folder for the data; LCM_DATA_DIR, else .data.")
+    Path | None, typer.Option("--data", metavar="DIR", help="Data folder; default: LCM_DATA_DIR, else .data.")
 ]
 Port = Annotated[
-    int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {UP_PORT}; 0: a free one.")
+    int | None,
+    typer.Option(min=0, max=65_535, help=f"Port of the API; default: LCM_PORT, else {UP_PORT}; 0 chooses a free one."),
 ]
 Speed = Annotated[
     float | None,
     typer.Option(
-        max=FASTEST, metavar="K", help="How much faster than the clock simulated machines boot; LCM_SIM_SPEED, else 1."
+        max=FASTEST, metavar="K", help="How many times faster simulated machines boot; default: LCM_SIM_SPEED, else 1."
     ),
 ]
 Cloud = Annotated[
-    CloudName | None, typer.Option(help="Where machines are; LCM_CLOUD, else simulated. On aws they cost money.")
+    CloudName | None,
+    typer.Option(help="Where machines run; default: LCM_CLOUD, else simulated. On aws they cost money."),
 ]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before acting on AWS.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation before using AWS.")]
 
 
 FirstPaths = Annotated[
     list[str] | None,
-    typer.Option(
-        "--first", metavar="PATH", help="What a new folder begins with: a file or folder to apply; repeatable."
-    ),
+    typer.Option("--first", metavar="PATH", help="File or folder to apply if the data folder is new; repeatable."),
 ]
 
 
@@ -159,7 +158,7 @@ def up(
 ) -> None:
     """Run everything in this process until Ctrl-C: API, controllers, data in a folder, and a simulated cloud."""
     if speed is not None and speed <= 0:
-        raise typer.BadParameter("a speed is above 0", param_hint="--speed")
+        raise typer.BadParameter("must be above 0", param_hint="--speed")
     settings = with_options(load.load_settings(), port=port, data_dir=data, cloud=cloud and cloud.value)
     log.configure_logging(settings.log_level)
     if settings.cloud == AWS:
@@ -175,7 +174,7 @@ def _refuse_on_aws(speed: float | None, paths: list[str] | None) -> None:
         raise typer.BadParameter("only a simulated cloud can be sped up", param_hint="--speed")
     if paths:
         raise typer.BadParameter(
-            "nothing is applied by itself where machines cost money; leave it out, and use `lcm apply -f`",
+            "cannot be used on AWS, where machines cost money; use `lcm apply -f`",
             param_hint="--first",
         )
 
