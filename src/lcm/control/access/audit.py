@@ -135,13 +135,10 @@ def is_older_record(entry: Entry, before: datetime) -> bool:
 
 def _matching_record(entry: Entry, wish: AuditFilter, epoch: str) -> Iterator[AuditRecord]:
     record = _CODEC.decode(entry.value, AuditRecord)
-    if (not wish.who or record.who == wish.who) and any(_matches(deed, wish) for deed in record.deeds):
+    deeds = [deed for deed in record.deeds if wish.kind in ("", deed.kind) and wish.name in ("", deed.name)]
+    if deeds and wish.who in ("", record.who):
         revision = entry.revision if record.epoch == epoch else None
         yield msgspec.structs.replace(record, revision=revision)
-
-
-def _matches(deed: AuditedAction, wish: AuditFilter) -> bool:
-    return (not wish.kind or deed.kind == wish.kind) and (not wish.name or deed.name == wish.name)
 
 
 def _stamp(moment: datetime) -> str:

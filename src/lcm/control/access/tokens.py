@@ -174,7 +174,7 @@ class Tokens:
     async def list(self) -> Sequence[AccessToken]:
         """Read every stored token, oldest first."""
         page = await scan_all(self._store, TOKENS_PREFIX)
-        return sorted(filter(None, map(_decode_token, page.entries)), key=_token_order)
+        return sorted(filter(None, map(_decode_token, page.entries)), key=lambda token: (token.created_at, token.id))
 
     async def _submit(self, token: AccessToken, ops: Sequence[Op], writer: Writer | None, verb: str) -> None:
         if writer is None:
@@ -290,7 +290,3 @@ def _parse_subject(name: str) -> Subject:
     except msgspec.ValidationError as error:
         remedy = "use letters, digits and . _ @ + -, at most 128"
         raise Invalid(Fault("name", f"{shorten_text(name, 80)!r} is nobody's name", remedy)) from error
-
-
-def _token_order(token: AccessToken) -> tuple[datetime, str]:
-    return token.created_at, token.id

@@ -67,7 +67,11 @@ def admit(
     if isinstance(made, LabletSession | Reservation):
         assert isinstance(target, LabletDefinition), "a booking is admitted with its definition"
         made = _complete_booking(made, target, caller, now)
-    return _with_first_phase(made, author, now, reason)
+    machine = kind_of(made).machine
+    if machine is None:
+        return made
+    line = PhaseChange(phase=machine.initial, at=now, by=author, reason=reason)
+    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, history=(line,)))
 
 
 def check_document(resource: Resource, wanted: Reference | None, found: Sequence[Target]) -> Target | None:
@@ -112,15 +116,6 @@ def _new_metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metad
     )
 
 
-def _with_first_phase(resource: R, author: str, now: datetime, reason: str) -> R:
-    machine = kind_of(resource).machine
-    if machine is None:
-        return resource
-    line = PhaseChange(phase=machine.initial, at=now, by=author, reason=reason)
-    status = msgspec.structs.replace(resource.status, history=(line,))
-    return msgspec.structs.replace(resource, status=status)
-
-
 def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller, now: datetime) -> Any:  # noqa: ANN401 - either kind of booking, and the same one back
     spec = booking.spec
     _check_permitted(spec.owner, spec.priority, caller)
@@ -130,7 +125,9 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
         "lab_track": spec.lab_track or definition.spec.lab_track,
     }
     if isinstance(booking, LabletSession):
-        changes |= _session_defaults(booking, definition, now)
+        changes["lab_instance_type"] = definition.spec.lab_type
+        if spec.timeslot_start is None and spec.give_up_at is None:
+            changes["give_up_at"] = now + DEFAULT_WAIT
     filled = msgspec.structs.replace(booking, spec=msgspec.structs.replace(spec, **changes))
     faults = [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]
     if faults := [*faults, *_need_faults(booking, definition, caller)]:
@@ -147,13 +144,6 @@ def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
         raise Forbidden("only staff may give a priority above 0")
 
 
-def _session_defaults(session: LabletSession, definition: LabletDefinition, now: datetime) -> dict[str, Any]:
-    patience = session.spec.give_up_at
-    if session.spec.timeslot_start is None and patience is None:
-        patience = now + DEFAULT_WAIT
-    return {"lab_instance_type": definition.spec.lab_type, "give_up_at": patience}
-
-
 def _owner_faults(booking: LabletSession | Reservation) -> Iterator[Fault]:
     try:
         msgspec.convert(booking.spec.owner, Subject)
@@ -167,19 +157,15 @@ def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         yield Fault("spec.timeslot_end", "the slot is over", "use a later one")
     if isinstance(booking, LabletSession) and booking.spec.give_up_at is not None and booking.spec.give_up_at <= now:
         yield Fault("spec.give_up_at", "that moment has passed", "use a later one, or leave it out")
-    minutes, path = _length_minutes(booking)
+    if spec.timeslot_start is not None and spec.timeslot_end is not None:
+        minutes, path = (spec.timeslot_end - spec.timeslot_start) / _MINUTE, "spec.timeslot_end"
+    else:
+        assert isinstance(booking, LabletSession), "only sessions come without a slot"
+        minutes, path = booking.spec.duration_minutes or 0, "spec.duration_minutes"
     if minutes > longest:
         yield Fault(
             path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for {longest} at most"
         )
-
-
-def _length_minutes(booking: LabletSession | Reservation) -> tuple[float, str]:
-    spec = booking.spec
-    if spec.timeslot_start is not None and spec.timeslot_end is not None:
-        return (spec.timeslot_end - spec.timeslot_start) / _MINUTE, "spec.timeslot_end"
-    assert isinstance(booking, LabletSession), "only sessions come without a slot"
-    return booking.spec.duration_minutes or 0, "spec.duration_minutes"
 
 
 def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinition) -> Iterator[Fault]:

@@ -5,13 +5,12 @@ that could not be rewritten with the ports of a session is refused, with the lin
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
-from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, ResourceRequirements
+from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
 from lcm.model.kinds.worker import LabType
 from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
 from lcm.model.topology.lab_text import MAX_BYTES
@@ -30,7 +29,11 @@ _SHOWN_PORTS: Final = 5
 async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
     lab = await _check_in_thread(data)
-    needed, faults = _find_needs(lab)
+    needed, faults = None, tuple[TopologyFault, ...]()
+    try:
+        needed = compute_needs(lab, shipped_nodes())
+    except Invalid as error:
+        faults = tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in error.faults)
     stored = await artifacts.put(data)
     return TopologyReport(
         uri=stored.uri,
@@ -42,15 +45,8 @@ async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
         needs=needed,
         port_template=lab.port_template,
         node_definitions=lab.node_definitions,
-        faults=tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in faults),
+        faults=faults,
     )
-
-
-def _find_needs(lab: ParsedLab) -> tuple[ResourceRequirements | None, Sequence[Fault]]:
-    try:
-        return compute_needs(lab, shipped_nodes()), ()
-    except Invalid as error:
-        return None, error.faults
 
 
 async def complete_definition(artifacts: Artifacts, definition: LabletDefinition) -> LabletDefinition:
@@ -60,7 +56,7 @@ async def complete_definition(artifacts: Artifacts, definition: LabletDefinition
     """
     if definition.spec.lab_type not in _CML_TYPES:
         return definition
-    data = await _fetch_file(lambda: _read_topology(artifacts, definition.spec))
+    data = await _fetch_topology(artifacts, definition.spec.topology)
     try:
         spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
     except Invalid as error:
@@ -114,14 +110,10 @@ def _check_ports(spec: LabletDefinitionSpec, lab: ParsedLab) -> None:
         raise Invalid(Fault("spec.port_template", problem, "name them, or leave port_template out to derive it"))
 
 
-async def _read_topology(artifacts: Artifacts, spec: LabletDefinitionSpec) -> bytes:
-    return await artifacts.get(spec.topology.uri, digest=spec.topology.digest, limit_bytes=MAX_BYTES)
-
-
-async def _fetch_file(read: Callable[[], Awaitable[bytes]]) -> bytes:
+async def _fetch_topology(artifacts: Artifacts, topology: Topology) -> bytes:
     """Read a file. Raise Invalid, with what to correct in the definition, when it cannot be read."""
     try:
-        return await read()
+        return await artifacts.get(topology.uri, digest=topology.digest, limit_bytes=MAX_BYTES)
     except Gone as error:
         raise Invalid(Fault(_URI, str(error), "upload the file first, or correct the address")) from error
     except TooLarge as error:

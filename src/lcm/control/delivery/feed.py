@@ -134,7 +134,10 @@ class Feed:
                 await asyncio.sleep(error.after.total_seconds())
             finally:
                 self.caught_up = False
-                self._end_all()
+                for _, members in self._groups.values():
+                    for subscriber in members:
+                        subscriber.end()
+                self._groups.clear()
 
     async def read_missed(self, question: EventFilter, position: Position) -> AsyncIterator[tuple[bytes, int]]:
         """Yield what was missed since a position, with its revision, until the live feed can take over.
@@ -199,12 +202,6 @@ class Feed:
             if at > position and question.wants(event := decode_event(raw)):
                 found.append(self._frame(event, at, self.epoch))
         return b"".join(found)
-
-    def _end_all(self) -> None:
-        for _, members in self._groups.values():
-            for subscriber in members:
-                subscriber.end()
-        self._groups.clear()
 
 
 async def _read_revision(reader: EventReader, revision: int) -> CommitEvents:

@@ -110,9 +110,8 @@ class Cache:
         return self._revision
 
     async def _list_kind(self, kind: type[Any]) -> int:
-        found: dict[Ref[Any], Resource] = {}
         page = await self._plane.list(kind)
-        found.update((ref_of(item), item) for item in page.items)
+        found: dict[Ref[Any], Resource] = {ref_of(item): item for item in page.items}
         while page.next is not None:
             page = await self._plane.list(kind, cursor=page.next)
             found.update((ref_of(item), item) for item in page.items)
