@@ -16,6 +16,7 @@ import msgspec
 
 from lcm.control.objects.records import CODEC, UIDS, encode_checked, read_entry
 from lcm.model.base.capacity import Amount, utilization
+from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.billing import Billing, BillingInterval, clip_interval
@@ -150,7 +151,7 @@ async def with_cost(store: Store, before: LabletSession, after: LabletSession, n
     if not leaves or worker_id is None:
         return after
     bill = await read_costs(store, since=_placed_at(before, now), until=now, now=now, worker_id=worker_id)
-    cost = cost_of(before, await _find_worker(store, worker_id), bill, now)
+    cost = cost_of(before, await find_worker(store, worker_id), bill, now)
     if cost is None:
         return after
     cost += before.status.cost_usd or 0
@@ -202,8 +203,11 @@ def _type_capacity(paid: BillingInterval) -> Amount | None:
     )
 
 
-async def _find_worker(store: Store, uid: str) -> LabWorker | None:
+async def find_worker(store: Store, uid: str) -> LabWorker | None:
+    """Read a worker by its uid; None means that there is none."""
     named = await store.get(UIDS + uid)
-    entry = await store.get(named.value.decode()) if named else None
+    key = named.value.decode() if named else ""
+    entry = await store.get(key) if key.startswith(KINDS[LabWorker.__name__].prefix) else None
     found = read_entry(entry, LabWorker) if entry else None
+    # Another worker may have taken the name since the uid was looked up.
     return found if found is not None and found.metadata.uid == uid else None

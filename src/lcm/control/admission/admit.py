@@ -132,7 +132,13 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
     faults = [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]
     if faults := [*faults, *_need_faults(booking, definition, caller)]:
         raise Invalid(*faults)
-    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **_booking_times(filled)))
+    if isinstance(filled, LabletSession):
+        end = filled.spec.timeslot_end
+        times = {"expires_at": end or filled.spec.give_up_at, "ends_at": end}
+    else:
+        slots = occurrences(filled.spec)
+        times = {"starts_at": slots[0][0], "ends_at": slots[-1][1]}
+    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **times))
 
 
 def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
@@ -192,15 +198,6 @@ def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         if less:
             problem = f"{limits[name]} is less than {definition.metadata.name} needs, and only staff may lower it"
             yield Fault(f"spec.resource_limits.{name}", problem, f"use {least[name]} or more, or leave the limits out")
-
-
-def _booking_times(booking: LabletSession | Reservation) -> dict[str, Any]:
-    """Return by when a booking must have run and when its time is over, as far as that is known."""
-    if isinstance(booking, LabletSession):
-        end = booking.spec.timeslot_end
-        return {"expires_at": end or booking.spec.give_up_at, "ends_at": end}
-    slots = occurrences(booking.spec)
-    return {"starts_at": slots[0][0], "ends_at": slots[-1][1]}
 
 
 Quota = Callable[[Caller, Sequence[Resource]], Awaitable[Sequence[Op]]]

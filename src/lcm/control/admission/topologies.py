@@ -60,7 +60,11 @@ async def complete_definition(artifacts: Artifacts, definition: LabletDefinition
     try:
         spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
     except Invalid as error:
-        raise Invalid(*map(_fault_in_definition, error.faults)) from error
+        faults = [
+            one if one.path.startswith("spec.") else Fault(f"spec.topology: {one.path}", one.problem, one.remedy)
+            for one in error.faults
+        ]
+        raise Invalid(*faults) from error
     return msgspec.structs.replace(definition, spec=spec)
 
 
@@ -79,13 +83,6 @@ def check_lab_file(data: bytes) -> ParsedLab:
 async def _check_in_thread(data: bytes) -> ParsedLab:
     """Check a lab file; a large one in a thread, so that it does not block the event loop."""
     return check_lab_file(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(check_lab_file, data)
-
-
-def _fault_in_definition(fault: Fault) -> Fault:
-    """Return a fault of a file with the path at which the definition has it."""
-    return (
-        fault if fault.path.startswith("spec.") else Fault(f"spec.topology: {fault.path}", fault.problem, fault.remedy)
-    )
 
 
 def _derive_spec(spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes) -> LabletDefinitionSpec:

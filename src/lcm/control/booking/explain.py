@@ -20,7 +20,7 @@ from lcm.control.booking.explain_places import (
     survey_places,
 )
 from lcm.control.booking.guards import pools_revision
-from lcm.control.booking.promise import Promises, seat_kinds
+from lcm.control.booking.promise import NO_POOL_REMEDY, UNKNOWN_SIZE_REMEDY, Promises, seat_kinds
 from lcm.control.booking.request import Booking
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -42,11 +42,7 @@ from lcm.placement.request import BOOTING, DRAINING, PlacementRequest
 from lcm.placement.rules import FILTER_REMEDIES as FILTERS
 from lcm.placement.rules import static_rejection
 from lcm.placement.seat_choice import SEAT_REMEDIES, candidate_seats, choose_seat, explain_refusal
-from lcm.placement.seat_choice import SEAT_REMEDIES as SEATING
 
-UNKNOWN_SIZE_REMEDY: Final = (
-    "give the template an instance type that is known, or wait until one of its workers has reported"
-)
 _NO_POOL_REMEDY: Final = "make the pool anew, or book another slot"
 _NOT_STARTED_REMEDY: Final = "see with `lcm describe pool` why the pool controller has not started one"
 _BOOTING_REMEDY: Final = FILTERS["booting"]
@@ -101,8 +97,11 @@ def _explain_wait(
     if row is None:
         return "no_pool", "its pool is not there any more", _NO_POOL_REMEDY
     opens = claim.start - boot_lead(row.pool, terms)
+    if worker is None and now < opens:
+        return "", f"its worker is started at {format_moment(opens)}", ""
     if worker is None:
-        return _explain_unfilled(now, opens)
+        reason = f"it waits for a worker, which should have been started at {format_moment(opens)}"
+        return "no_worker", reason, _NOT_STARTED_REMEDY
     boot = usual_boot(row.pool, terms)
     usable = usable_from(worker, now, boot)
     if usable is None:
@@ -125,16 +124,6 @@ def _explain_unusable(worker: LabWorker, closed: str, now: datetime, opens: date
     if now < opens:
         return "", f"its worker {name} is started at {format_moment(opens)}", ""
     return "phase", f"its worker {name} takes no sessions: {closed}", FILTERS["phase"]
-
-
-def _explain_unfilled(now: datetime, opens: datetime) -> _WaitReason:
-    if now < opens:
-        return "", f"its worker is started at {format_moment(opens)}", ""
-    return (
-        "no_worker",
-        f"it waits for a worker, which should have been started at {format_moment(opens)}",
-        _NOT_STARTED_REMEDY,
-    )
 
 
 async def ask_seats(promises: Promises, asked: PlacementQuery) -> list[PlaceAnswer]:
@@ -193,9 +182,8 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     found = await survey_places(promises, asked)
     request, strategy = asked.request, asked.terms.strategy
     placed, explained = place(found.fleet, request, strategy), found.ask_places(request, strategy)
-    decision = msgspec.structs.replace(
-        placed.decision, rejections=() if _is_assigned(placed) else count_rejections(explained)
-    )
+    rejections = () if placed.decision.action == "assign" else count_rejections(explained)
+    decision = msgspec.structs.replace(placed.decision, rejections=rejections)
     why, reason, remedy = _explain_decision(found, placed, explained, request)
     taken = placed.place if placed.decision.action != "wait" else None
     answers = tuple(one.answer for one in explained)
@@ -214,15 +202,11 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     )
 
 
-def _is_assigned(placed: Placement) -> bool:
-    return placed.decision.action == "assign"
-
-
 def _explain_decision(
     found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], request: PlacementRequest
 ) -> tuple[str, str, str]:
     """Return what is in the way, in a word and in a sentence, and the remedy."""
-    if _is_assigned(placed):
+    if placed.decision.action == "assign":
         return "", placed.decision.reason, ""
     if not explained and found.unsized:
         return "unknown_size", f"it is not known what a worker of pool {found.unsized[0]} holds", UNKNOWN_SIZE_REMEDY
@@ -281,8 +265,8 @@ def _parse_seat(name: str) -> Seat:
 
 _REMEDIES: Final[Mapping[str, str]] = {
     **FILTERS,
-    **SEATING,
-    "no_pool": "make a LabWorkerPool for the track, or ask for it as soon as possible instead",
+    **SEAT_REMEDIES,
+    "no_pool": NO_POOL_REMEDY,
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
 _UNKNOWN_NEED_REMEDY: Final = "give it resource_requirements and node_count"
@@ -297,7 +281,10 @@ async def explain(writer: Writer, promises: Promises, ref: SessionRef) -> Explan
     await promises.calendar.wait_for_revision(session.metadata.resource_version)
     now, status = writer.clock.now(), session.status
     if status.phase in SESSION_MACHINE.final:
-        return _explain_ended(session)
+        last = status.history[-1].reason if status.history else ""
+        details = status.outcome_reason or status.last_error or last
+        reason = f"it is {status.phase}" + (f": {details}" if details else "")
+        return Explanation(outcome="over", why="", reason=reason, decision=status.last_decision)
     if status.worker_id is not None:
         return _with_risk(session, _explain_placed(promises, session))
     if session.spec.timeslot_start is not None and status.seat is not None and status.claim is not None:
@@ -398,14 +385,6 @@ def _drafts(writer: Writer) -> Admission:
 
 def _preview_metadata(request: PreviewRequest) -> Metadata:
     return Metadata(name="preview", namespace=request.namespace)
-
-
-def _explain_ended(session: LabletSession) -> Explanation:
-    status = session.status
-    last = status.history[-1].reason if status.history else ""
-    details = status.outcome_reason or status.last_error or last
-    reason = f"it is {status.phase}" + (f": {details}" if details else "")
-    return Explanation(outcome="over", why="", reason=reason, decision=status.last_decision)
 
 
 def _explain_placed(promises: Promises, session: LabletSession) -> Explanation:

@@ -141,9 +141,6 @@ def token_guard_key(token: str) -> str:
     return f"{_LICENCES_PREFIX}{token}"
 
 
-worker_guard = worker_guard_key
-
-
 def is_guard(key: str) -> bool:
     """Return whether a key is a guard; a commit that finds it changed must be decided again."""
     return key.startswith(("guards/", "occupied/"))

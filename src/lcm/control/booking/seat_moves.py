@@ -5,7 +5,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -123,7 +123,10 @@ async def _reseat_once(writer: Writer, promises: Promises, pool: PoolRef, change
     _refuse_unsuitable(promises, row, moves)
     _try_moves(row, seats, moves, rules)
     if moves:
-        edits = _edits_by_booking(moves, pool.name, writer, now)
+        by_booking: dict[str, list[BookingMove]] = defaultdict(list)
+        for move in moves:
+            by_booking[move.record.key].append(move)
+        edits = [_edit_booking(own, pool.name, writer, now) for own in by_booking.values()]
         await writer.commit_edits(*edits, ops=snapshot.ops(row.pool.metadata.uid), reported=True)
 
 
@@ -193,19 +196,9 @@ def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], ru
             seats.hold(move.before, move.held)
 
 
-def _edits_by_booking(moves: Sequence[BookingMove], pool: str, writer: Writer, now: datetime) -> Sequence[Edit[Any]]:
-    """Combine the moves of each booking into one edit of it."""
-    by_key: dict[str, list[BookingMove]] = defaultdict(list)
-    for move in moves:
-        by_key[move.record.key].append(move)
-    return [
-        _edit_booking(own, {one.held.holder: Seat(pool=pool, number=one.after) for one in own}, writer, now)
-        for own in by_key.values()
-    ]
-
-
-def _edit_booking(moves: Sequence[BookingMove], seats: Mapping[str, Seat], writer: Writer, now: datetime) -> Edit[Any]:
-    record = moves[0].record
+def _edit_booking(moves: Sequence[BookingMove], pool: str, writer: Writer, now: datetime) -> Edit[Any]:
+    """Combine the moves of one booking into one edit of it."""
+    record, seats = moves[0].record, {one.held.holder: Seat(pool=pool, number=one.after) for one in moves}
     booking, status = record.resource, record.resource.status
     if isinstance(booking, LabletSession):
         status = msgspec.structs.replace(status, seat=seats[session_holder(booking)])

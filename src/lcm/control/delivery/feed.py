@@ -8,7 +8,7 @@ the last event it saw, which resumes without gap or duplicate on any replica.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -35,12 +35,8 @@ class Position(NamedTuple):
     place: int
 
 
-class FrameEncoder(Protocol):
-    """Encodes an event as subscribers receive it."""
-
-    def __call__(self, event: Event, at: Position, epoch: str) -> bytes:
-        """Return the bytes."""
-        ...
+FrameEncoder = Callable[[Event, Position, str], bytes]
+"""Encodes an event as subscribers receive it, with its position and the epoch."""
 
 
 class EventFilter(Protocol):

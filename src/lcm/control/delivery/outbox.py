@@ -131,7 +131,12 @@ class Outbox:
                 group.create_task(ledger.keep_refreshing())
                 await self._follow_sinks(_SinkDeliveries(means, group))
         finally:
-            await self._release(ledger, term.lease)
+            with suppress(LcmError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await ledger.save()
+            with suppress(LcmError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await self._store.release(term.lease)
 
     async def _renew(self, term: "_DeliveryLease") -> None:
         loop = asyncio.get_running_loop()
@@ -151,14 +156,6 @@ class Outbox:
             async for changed in watch:
                 for change in changed.changes:
                     await couriers.apply_change(change.key.removeprefix(SINKS), change.entry)
-
-    async def _release(self, ledger: DeliveryProgress, lease: Lease) -> None:
-        with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_RELEASE_SECONDS):
-                await ledger.save()
-        with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._store.release(lease)
 
 
 class _DeliveryLease:

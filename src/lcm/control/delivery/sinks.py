@@ -222,7 +222,9 @@ def make_built_in_sinks(addresses: Iterable[Secret]) -> tuple[tuple[Sink, ...], 
     """Make a sink of each address; return also the secret parts, by reference."""
     sinks, secrets = dict[str, Sink](), dict[str, Secret]()
     for address in addresses:
-        origin, host, rest = _split_url(address.reveal())
+        found = _URL_PARTS.fullmatch(address.reveal())
+        assert found, "the settings were checked"
+        origin, host, rest = found["origin"], found["host"].lower(), found["rest"]
         name = BUILT_IN_PREFIX + hashlib.sha256(address.reveal().encode()).hexdigest()[:_HASH_LENGTH]
         reference = f"{SETTING_SCHEME}:{name}"
         secrets[reference] = Secret(rest)
@@ -234,10 +236,3 @@ def make_built_in_sinks(addresses: Iterable[Secret]) -> tuple[tuple[Sink, ...], 
         )
         sinks[name] = Sink(metadata=Metadata(name=name), spec=spec)
     return tuple(sinks.values()), secrets
-
-
-def _split_url(url: str) -> tuple[str, str, str]:
-    """Split an address into its origin, the host name in that, and the rest."""
-    found = _URL_PARTS.fullmatch(url)
-    assert found, "the settings were checked"
-    return found["origin"], found["host"].lower(), found["rest"]

@@ -268,15 +268,11 @@ def _add_span(moment: datetime, span: timedelta) -> datetime:
 def _check_end(session: LabletSession, end: datetime, now: datetime, longest: timedelta | None) -> None:
     if end <= now:
         raise Refused(f"{session.metadata.name} would be over by then all the same; ask for more minutes")
-    start = session.spec.timeslot_start or _running_since(session)
+    runs = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
+    start = session.spec.timeslot_start or (runs[-1] if runs else None)
     if longest is not None and start is not None and end - start > longest:
         most = longest // timedelta(minutes=1)
         raise Refused(f"{session.metadata.name} would last longer than the {most} minutes its definition allows")
-
-
-def _running_since(session: LabletSession) -> datetime | None:
-    lines = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
-    return lines[-1] if lines else None
 
 
 def _with_status(resource: R, **fields: object) -> R:

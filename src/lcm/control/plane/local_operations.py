@@ -12,7 +12,7 @@ from lcm.control.accounts.billing import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
 from lcm.control.admission import topologies
 from lcm.control.admission.admit import Admission
-from lcm.control.booking import calendar_view, reservations
+from lcm.control.booking import calendar_view, reservations, seat_moves
 from lcm.control.booking import explain as explaining
 from lcm.control.booking import schedule as scheduling
 from lcm.control.booking.promise import Promises
@@ -94,7 +94,7 @@ class LocalOperations(PlaneOperations):
         return await scheduling.allocate_ports(self._writer, await self._promises_about(ref), ref, wish)
 
     async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
-        await scheduling.reseat(self._writer, await self._promises_about(pool), pool, changes)
+        await seat_moves.reseat(self._writer, await self._promises_about(pool), pool, changes)
 
     async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
         promises = await self._promises_about(ref)
