@@ -107,7 +107,7 @@ def author_of(caller: Caller) -> str:
 async def search_records(store: Store, wish: AuditFilter, *, limit: int, after: str | None = None) -> AuditPage:
     """Search the records. A page may hold fewer than the limit, or none, and yet not be the last."""
     if after is not None and not _CURSOR.fullmatch(after):
-        raise Invalid(Fault("cursor", "not one of ours", "use `next` of the page before"))
+        raise Invalid(Fault("cursor", "not a cursor of the audit", "use `next` of the page before"))
     start = after or (_stamp(wish.since) if wish.since else "")
     end = AUDIT_PREFIX + (_stamp(wish.until) if wish.until else "~")
     revision = (await store.scan(AUDIT_PREFIX, limit=1)).revision

@@ -289,4 +289,4 @@ def _parse_subject(name: str) -> Subject:
         return msgspec.convert(name, Subject)
     except msgspec.ValidationError as error:
         remedy = "use letters, digits and . _ @ + -, at most 128"
-        raise Invalid(Fault("name", f"{shorten_text(name, 80)!r} is nobody's name", remedy)) from error
+        raise Invalid(Fault("name", f"{shorten_text(name, 80)!r} is not a valid name", remedy)) from error

@@ -206,5 +206,5 @@ def _total(cpu: float | None, memory_gb: float | None) -> Quantity:
         cpu = settings.total_cpu_cores if cpu is None else cpu
         memory_gb = settings.total_memory_gb if memory_gb is None else memory_gb
     if not (_MIN_CPU <= cpu < float("inf") and 0 < memory_gb < float("inf")):
-        raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use more than nothing")
+        raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use values above zero")
     return Quantity(round(cpu * 1000), math.ceil(memory_gb * _MB_PER_GB))

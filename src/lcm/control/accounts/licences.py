@@ -106,7 +106,7 @@ def claim_seat(token: TokenSeats | None, before: LicenceSeat | None, after: Lice
     """
     if before is not None and before.state is SeatState.ORPHANED:
         raise NoRoom(
-            f"the seat of {before.worker_name} was not given back: "
+            f"the licence seat of {before.worker_name} was not returned: "
             f"free it at the licence server, then {_free_request(before)}"
         )
     if token is None or (before is not None and before.token == after.token):
@@ -114,7 +114,9 @@ def claim_seat(token: TokenSeats | None, before: LicenceSeat | None, after: Lice
     others = [seat for seat in token.taken if seat.worker_id != after.worker_id]
     if len(others) >= token.seats:
         left = [seat.worker_name for seat in others if seat.state is SeatState.ORPHANED]
-        remedy = f"free what {', '.join(left)} left behind" if left else "delete or pause a worker that has one"
+        remedy = (
+            f"free the seats that {', '.join(left)} left behind" if left else "delete or pause a worker that has one"
+        )
         taken = f"{len(others)} of {token.seats} taken"
         raise NoRoom(f"no licence seat is free ({taken}): {remedy}, or raise CML_LICENSE_SEATS")
     return (
@@ -137,7 +139,7 @@ def orphan_alert(seat: LicenceSeat, now: datetime) -> tuple[Op, Event]:
         alert=ORPHANED_ALERT,
         severity=Severity.CRITICAL,
         reason=ORPHANED_ALERT,
-        message=f"{seat.worker_name} ended without giving its licence back: free the seat at the licence server, "
+        message=f"{seat.worker_name} ended without returning its licence: free the seat at the licence server, "
         f"then {_free_request(seat)}",
         since=now,
     )
@@ -164,9 +166,7 @@ async def free_seat(writer: Writer, worker_id: str) -> None:
     if entry is None or seat is None:
         raise Gone(f"worker {worker_id} has no licence seat")
     if seat.state is not SeatState.ORPHANED:
-        raise Refused(
-            f"the seat of {seat.worker_name} is {seat.state}: its worker gives it back by itself when it ends"
-        )
+        raise Refused(f"the seat of {seat.worker_name} is {seat.state}: its worker returns it when it ends")
     alerts = await read_alerts(writer.store, _alert_key(seat))
     events = alerts.change_events(Alerts(), writer.clock.now())
     deed = AuditedAction(verb="free", kind=SEAT_KIND, name=worker_id, namespace=seat.namespace)

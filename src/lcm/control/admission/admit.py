@@ -102,7 +102,7 @@ def looks_like_uid(name: str) -> bool:
 def _new_metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metadata:
     theirs = resource.metadata
     if looks_like_uid(theirs.name):
-        raise Invalid(Fault("metadata.name", "looks like a uid", "use a name that nothing else can be meant by"))
+        raise Invalid(Fault("metadata.name", "looks like a uid", "use a name that does not look like a uid"))
     return Metadata(
         name=theirs.name,
         namespace=theirs.namespace,
@@ -147,14 +147,16 @@ def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
     if owner not in ("", caller.name):
         raise Forbidden(f"{caller.name} may not book for {owner}")
     if priority > 0:
-        raise Forbidden("only staff may give a priority above 0")
+        raise Forbidden("only staff may set a priority above 0")
 
 
 def _owner_faults(booking: LabletSession | Reservation) -> Iterator[Fault]:
     try:
         msgspec.convert(booking.spec.owner, Subject)
     except msgspec.ValidationError:
-        yield Fault("spec.owner", "no name of a person or program", "use letters, digits and . _ @ + -, at most 128")
+        yield Fault(
+            "spec.owner", "not a valid name of a person or program", "use letters, digits and . _ @ + -, at most 128"
+        )
 
 
 def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinition, now: datetime) -> Iterator[Fault]:
@@ -170,7 +172,7 @@ def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         minutes, path = booking.spec.duration_minutes or 0, "spec.duration_minutes"
     if minutes > longest:
         yield Fault(
-            path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for {longest} at most"
+            path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for at most {longest} minutes"
         )
 
 

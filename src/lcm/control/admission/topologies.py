@@ -72,7 +72,7 @@ def check_lab_file(data: bytes) -> ParsedLab:
     """Read a lab file and rewrite it once as a trial. Raise TooLarge, or Invalid with the faults and their lines."""
     lab = parse_lab(data)
     if not lab.node_count:
-        raise Invalid(Fault("nodes", "there are none, so that its labs would never run", "add a node"))
+        raise Invalid(Fault("nodes", "there are none, so its labs would never run", "add a node"))
     names = sorted(lab.port_template)
     if len(names) > len(OPEN_PORTS):
         raise Invalid(Fault("nodes", f"{len(names)} ports", f"a worker has {len(OPEN_PORTS)}; use fewer port tags"))
@@ -119,4 +119,4 @@ async def _fetch_topology(artifacts: Artifacts, topology: Topology) -> bytes:
         raise Invalid(*(Fault(_URI, f"{one.path}: {one.problem}", one.remedy) for one in error.faults)) from error
     except Stuck as error:
         where = _DIGEST if error.reason == "DigestMismatch" else _URI
-        raise Invalid(Fault(where, str(error), "correct the definition, or have the file made readable")) from error
+        raise Invalid(Fault(where, str(error), "correct the definition, or make the file readable")) from error

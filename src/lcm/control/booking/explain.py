@@ -43,8 +43,8 @@ from lcm.placement.rules import FILTER_REMEDIES as FILTERS
 from lcm.placement.rules import static_rejection
 from lcm.placement.seat_choice import SEAT_REMEDIES, candidate_seats, choose_seat, explain_refusal
 
-_NO_POOL_REMEDY: Final = "make the pool anew, or book another slot"
-_NOT_STARTED_REMEDY: Final = "see with `lcm describe pool` why the pool controller has not started one"
+_NO_POOL_REMEDY: Final = "create the pool again, or book another slot"
+_NOT_STARTED_REMEDY: Final = "check with `lcm describe pool` why the pool controller has not started one"
 _BOOTING_REMEDY: Final = FILTERS["booting"]
 _WaitReason = tuple[str, str, str]
 """A word, a sentence, and a remedy."""
@@ -60,9 +60,8 @@ def explain_promised(
     why, waits_for, remedy = _explain_unsuitable(promises, session, row, seat.number, claim) or _explain_wait(
         row, worker, claim, terms, now
     )
-    held = (
-        f"seat {seat.pool}/{seat.number} is held for it from {format_moment(claim.start)} to {format_moment(claim.end)}"
-    )
+    span = f"from {format_moment(claim.start)} to {format_moment(claim.end)}"
+    held = f"planned worker {seat.pool}/{seat.number} is held for it {span}"
     return Explanation(
         outcome="promise",
         why=why,
@@ -88,14 +87,14 @@ def _explain_unsuitable(
     if number not in away:
         return None
     name, reason = away[number]
-    return name, f"what fills it does not suit the session: {reason}", FILTERS[name]
+    return name, f"its worker does not suit the session: {reason}", FILTERS[name]
 
 
 def _explain_wait(
     row: PoolSnapshot | None, worker: LabWorker | None, claim: Claim, terms: Terms, now: datetime
 ) -> _WaitReason:
     if row is None:
-        return "no_pool", "its pool is not there any more", _NO_POOL_REMEDY
+        return "no_pool", "its pool no longer exists", _NO_POOL_REMEDY
     opens = claim.start - boot_lead(row.pool, terms)
     if worker is None and now < opens:
         return "", f"its worker is started at {format_moment(opens)}", ""
@@ -138,7 +137,7 @@ def _ask_pool_seats(
 ) -> Iterator[PlaceAnswer]:
     pool, seats, alike = row.pool.metadata.name, promises.calendar.seats(row), seat_kinds(row)
     if seats is None or alike is None:
-        reason = "it is not known what a worker of the pool holds"
+        reason = "the size of the pool's workers is not known"
         yield _rejecting_answer(pool, pool, "unknown_size", reason, UNKNOWN_SIZE_REMEDY)
         return
     claim, away = asked.booked_claim, alike.unsuitable_seats(asked.request, range(1, len(seats) + 1))
@@ -209,15 +208,15 @@ def _explain_decision(
     if placed.decision.action == "assign":
         return "", placed.decision.reason, ""
     if not explained and found.unsized:
-        return "unknown_size", f"it is not known what a worker of pool {found.unsized[0]} holds", UNKNOWN_SIZE_REMEDY
+        return "unknown_size", f"the size of the workers of pool {found.unsized[0]} is not known", UNKNOWN_SIZE_REMEDY
     if not explained:
         return "no_pool", "there is neither a pool nor a worker in its namespace", _NO_PLACE_REMEDY
     culprit = _decisive_place(placed, explained, request)
     why = "too_large" if culprit.hopeless else culprit.answer.filter
     rejection = f"{culprit.place.name}: {culprit.answer.reason}"
     others = sum(one.answer.filter == culprit.answer.filter for one in explained) - 1
-    likewise = f" ({others} more likewise)" if others else ""
-    lead = placed.decision.reason if placed.place is not None else "no worker or seat takes it"
+    likewise = f" ({others} more for the same reason)" if others else ""
+    lead = placed.decision.reason if placed.place is not None else "no worker or planned worker takes it"
     return why, f"{lead}; {rejection}{likewise}{_explain_unopened(found, culprit, explained)}", culprit.answer.remedy
 
 
@@ -244,7 +243,7 @@ def _explain_unopened(found: PlaceSurvey, culprit: ExplainedPlace, explained: Se
     closed = [one for one in explained if one.place.id in found.barred and one.place.id != culprit.place.id]
     if not closed or culprit.place.seat:
         return ""
-    return f"; no seat is opened for it: {closed[0].place.name}: {closed[0].answer.reason}"
+    return f"; no planned worker is started for it: {closed[0].place.name}: {closed[0].answer.reason}"
 
 
 def _expected_slot(asked: PlacementQuery, at: datetime | None) -> Slot | None:
@@ -269,8 +268,10 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "no_pool": NO_POOL_REMEDY,
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
-_UNKNOWN_NEED_REMEDY: Final = "give it resource_requirements and node_count"
-_AT_RISK_REMEDY: Final = "nothing need be done: the scheduler looks for another seat, and an alert tells the operators"
+_UNKNOWN_NEED_REMEDY: Final = "set its resource_requirements and node_count"
+_AT_RISK_REMEDY: Final = (
+    "you need not do anything: the scheduler looks for another planned worker, and the operators get an alert"
+)
 _SPEC_PREFIX: Final = "spec."
 
 
@@ -336,7 +337,7 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
         near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
         return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
     seat = Seat(pool=found.row.pool.metadata.name, number=found.seats[0])
-    seats = f"{len(found.seats)} claims on seats" if len(found.seats) > 1 else f"seat {seat.number}"
+    seats = f"{len(found.seats)} claims on planned workers" if len(found.seats) > 1 else f"planned worker {seat.number}"
     held = f"from {format_moment(found.claims[0].start)} to {format_moment(found.claims[0].end)}"
     return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
 
@@ -344,8 +345,8 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
 async def _draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
     """Admit the wish like a session; faults are reported under the names of the wish's own fields."""
     if request.count > 1 and request.timeslot_start is None:
-        remedy = "give timeslot_start and timeslot_end, or a count of 1"
-        raise Invalid(Fault("count", "several are booked for a slot only", remedy))
+        remedy = "set timeslot_start and timeslot_end, or a count of 1"
+        raise Invalid(Fault("count", "several sessions can be booked for a slot only", remedy))
     spec = LabletSessionSpec(
         definition=request.definition,
         timeslot_start=request.timeslot_start,
@@ -391,7 +392,7 @@ def _explain_placed(promises: Promises, session: LabletSession) -> Explanation:
     status = session.status
     worker = promises.calendar.worker(status.worker_id or "")
     name = status.worker_name or (worker.metadata.name if worker else status.worker_id or "")
-    on_seat = f", which fills seat {status.seat.pool}/{status.seat.number}" if status.seat else ""
+    on_seat = f", which is planned worker {status.seat.pool}/{status.seat.number}" if status.seat else ""
     return Explanation(
         outcome="placed",
         why="",

@@ -281,7 +281,10 @@ def _opening_refusal(seats: Seats, number: int, claim: Claim, rules: PromiseRule
     if not claim.need.within(seats[number].capacity):
         return None  # the place's own answer says so already
     if rules.policy not in OPENING_POLICIES:
-        return "no_worker", f"it has no worker, and with the policy {rules.policy} the pool opens no seat for a session"
+        return (
+            "no_worker",
+            f"it is not running, and with the policy {rules.policy} the pool starts no worker for a session",
+        )
     return _limit_violation(seats, number, claim, rules)
 
 

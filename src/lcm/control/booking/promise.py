@@ -62,9 +62,7 @@ PoolScope = tuple[str, str]
 """A namespace and a lab track: bookings of one scope ask the same pools."""
 _TRIAL_HOLDER: Final = "booked in the same commit, number {}"
 NO_POOL_REMEDY: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
-UNKNOWN_SIZE_REMEDY: Final = (
-    "give the template an instance type that is known, or wait until one of its workers has reported"
-)
+UNKNOWN_SIZE_REMEDY: Final = "use a known instance type in the template, or wait until one of its workers has reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class SeatTrial:
         row, seats, terms = offer.row, offer.seats, self._terms
         if seats is None or offer.kinds is None:
             raise NoRoom(
-                f"it is not known what a worker of pool {row.name} holds; {UNKNOWN_SIZE_REMEDY}", why="unknown_size"
+                f"the size of the workers of pool {row.name} is not known; {UNKNOWN_SIZE_REMEDY}", why="unknown_size"
             )
         request = request_of(booking, definition, claims[0], terms)
         rules = exclude_unsuitable(offer.kinds, request, seats, offer.rules)
@@ -250,7 +248,9 @@ class Promises:
         snapshot = await read_snapshot(self._store, self.calendar, pool=ref, adds=True, known=known)
         row = snapshot.row
         if row is None or row.pool.metadata.deletion_timestamp is not None:
-            raise NoRoom(f"the pool {seat.pool} is not there any more, or is going: book another slot", why="no_pool")
+            raise NoRoom(
+                f"the pool {seat.pool} no longer exists, or is being deleted: book another slot", why="no_pool"
+            )
         rules = await self.read_rules(row, self._clock.now())
         self._check_extension(row, rules, before, claim)
         return snapshot.ops(before.metadata.uid)
@@ -272,7 +272,9 @@ class Promises:
         assert seat is not None, "it is extended on its seat"
         if seats is None or seat.number > len(seats) or holder not in seats[seat.number].held:
             wanted = session.metadata.resource_version
-            raise Conflict(key_of(session), wanted=wanted, found=wanted, message=f"{holder} is on another seat by now")
+            raise Conflict(
+                key_of(session), wanted=wanted, found=wanted, message=f"{holder} is on another planned worker by now"
+            )
         answer = extend(seats, seat.number, HeldClaim(holder, claim), rules=rules)
         if isinstance(answer, Refusal):
             raise NoRoom(f"it cannot be extended: {answer.details}; {answer.remedy}", why=answer.reason)

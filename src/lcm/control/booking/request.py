@@ -71,7 +71,7 @@ def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> S
     need = need_of(booking if isinstance(booking, LabletSession) else None, definition)
     if need is None:
         name = definition.metadata.name
-        raise Refused(f"{name} does not say what it needs: give it resource_requirements and node_count")
+        raise Refused(f"{name} does not say what it needs: set its resource_requirements and node_count")
     if isinstance(booking, Reservation):
         slots = [slot for slot in occurrences(booking.spec) for _ in range(booking.spec.count)]
         return [slot_claim(start, end, need, terms) for start, end in slots]

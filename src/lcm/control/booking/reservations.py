@@ -77,7 +77,7 @@ async def _make_sessions(
     booked, phase = record.resource, record.resource.status.phase
     if phase not in {_P.PROMISED, _P.ACTIVE} or booked.metadata.deletion_timestamp is not None:
         problem = f"Reservation {booked.metadata.name} is {phase}"
-        raise IllegalStep(f"{problem}: only what is {_P.PROMISED} or {_P.ACTIVE} has sessions made")
+        raise IllegalStep(f"{problem}: its sessions are made only while it is {_P.PROMISED} or {_P.ACTIVE}")
     found = await writer.find(Ref(LabletDefinition, booked.spec.definition, booked.metadata.namespace))
     kind = found.resource.spec.lab_type if found else LabType.CML
     made = [await _with_free_name(writer, _build_session(writer, booked, one, ids(), kind)) for one in several]
@@ -93,7 +93,7 @@ def _requested_claims(reservation: Reservation, numbers: Iterable[int]) -> Seque
     if wanted.keys() <= known.keys():
         return [known[number] for number in wanted]
     problem = f"{reservation.metadata.name} has {len(known)} claims"
-    raise Invalid(Fault("numbers", problem, "use the numbers of some of them"))
+    raise Invalid(Fault("numbers", problem, "use the numbers of its claims"))
 
 
 async def _find_made_session(writer: Writer, reservation: Reservation, name: str) -> LabletSession | None:

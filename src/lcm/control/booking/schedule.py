@@ -174,7 +174,7 @@ async def allocate_ports(writer: Writer, promises: Promises, ref: SessionRef, re
         record = await writer.require(ref)
         session = record.resource
         if session.status.phase in SESSION_MACHINE.final or session.status.worker_id is None:
-            raise illegal_step(session, "it has no worker: ports are those of one")
+            raise illegal_step(session, "it has no worker, and ports belong to a worker")
         if session.status.allocated_ports is not None:
             return session
         snapshot = await read_snapshot(writer.store, promises.calendar, worker_id=session.status.worker_id)
@@ -211,11 +211,11 @@ async def _schedule(
 def _refuse_unplaceable(session: LabletSession, assignment: Assignment) -> None:
     """Raise an error if a session must not be placed at all."""
     if session.status.phase not in _PLACEABLE_PHASES:
-        raise illegal_step(session, "only what waits or is scheduled is placed")
+        raise illegal_step(session, "only a waiting or scheduled session can be placed")
     if session.metadata.deletion_timestamp is not None:
         raise Refused(f"{session.metadata.name} is being deleted")
     if assignment.seat is None and assignment.worker_id is None and not is_asap(session):
-        raise illegal_step(session, "a slot keeps its promise: name a seat or a worker")
+        raise illegal_step(session, "a booked slot keeps its promise: name a planned worker or a worker")
 
 
 async def _read_proposal(
@@ -225,7 +225,7 @@ async def _read_proposal(
     need = held.need if held is not None else need_of(session, definition)
     if need is None:
         name = definition.metadata.name
-        raise Refused(f"{name} does not say what it needs: give it resource_requirements and node_count")
+        raise Refused(f"{name} does not say what it needs: set its resource_requirements and node_count")
     claim = Claim(start=assignment.start, end=assignment.end, need=need)
     return Proposal(session, definition, assignment, claim)
 
@@ -258,7 +258,7 @@ def _check_worker(promises: Promises, proposal: Proposal, worker: LabWorker, now
     found = promises.calendar.pool_seat_of(worker.metadata.uid)
     fills = (ref_of(found[0].pool), found[1]) if found else None
     if fills != ((proposal.pool, seat.number) if seat else None):
-        problem = f"fills seat {fills[1]} of pool {fills[0].name}" if fills else "fills no seat"
+        problem = f"is planned worker {fills[1]} of pool {fills[0].name}" if fills else "is no planned worker"
         raise NoRoom(f"worker {worker.metadata.name} {problem}: decide again", why="seat")
     _check_place(promises, proposal, worker_place(worker, now, boot=terms.boot))
     refuse_unless_fits(worker, others_on(promises.calendar, worker, proposal.session), proposal.claim, now)

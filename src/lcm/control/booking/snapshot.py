@@ -74,7 +74,7 @@ async def read_snapshot(
     guards = await read_guards(store, *keys, *([worker_guard_key(worker_id)] if worker_id else []))
     worker = await find_worker(store, worker_id) if worker_id else None
     if worker_id and worker is None:
-        raise NoRoom(f"there is no worker {worker_id} any more; {FILTER_REMEDIES['phase']}", why="phase")
+        raise NoRoom(f"worker {worker_id} no longer exists; {FILTER_REMEDIES['phase']}", why="phase")
     pools: CheckRevision | None = None
     if worker is not None:
         pools = CheckRevision(
@@ -107,9 +107,7 @@ def refuse_unless_fits(worker: LabWorker, others: Iterable[LabletSession], claim
     """
     room = room_of(worker)
     if room is None:
-        raise NoRoom(
-            f"it is not known what worker {worker.metadata.name} holds: wait until it reports", why=UNKNOWN_SIZE
-        )
+        raise NoRoom(f"the size of worker {worker.metadata.name} is not known: wait until it reports", why=UNKNOWN_SIZE)
     claims, overdue = [found for one in others if (found := get_claim(one)) is not None], now + _A_MOMENT
     start = max(claim.start, now)
     held = (one if one.end > now else msgspec.structs.replace(one, start=now, end=overdue) for one in claims)

@@ -107,7 +107,7 @@ def subject_of(event: Event) -> str:
 
 def _need_credential(keys: SinkSecrets) -> Secret:
     if not keys.credential:
-        raise Invalid(Fault("credential", "missing", "say where it is, for example env:SECRET_PAGERDUTY_KEY"))
+        raise Invalid(Fault("credential", "missing", "write where it is, for example env:SECRET_PAGERDUTY_KEY"))
     return keys.credential
 
 

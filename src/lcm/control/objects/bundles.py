@@ -26,7 +26,7 @@ _BYTES: Final = MAX_BYTES - 100_000
 """The rest of a commit is left for its fence, its events, its audit record and what a quota or guard adds."""
 
 _OVERHEAD_BYTES: Final = 16
-_SMALLER: Final = "make it smaller, or several of it"
+_SMALLER: Final = "make it smaller, or split it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def with_own_bundle(item: BundleItem, now: datetime) -> BundleItem:
         return item
     alone = _bundle_of(item, now)
     if alone.size > _BYTES:
-        raise Invalid(Fault("document", f"{alone.size} bytes as it is kept; the limit is {_BYTES}", _SMALLER))
+        raise Invalid(Fault("document", f"{alone.size} bytes when stored; the limit is {_BYTES}", _SMALLER))
     return replace(item, alone=alone)
 
 
@@ -176,7 +176,7 @@ def _op_size(op: Op) -> int:
 MOST_FAULTS: Final = 500
 """The most faults that are reported for one request."""
 
-_MORE_FAULTS: Final = Fault("documents", "and more faults", "correct those told first")
+_MORE_FAULTS: Final = Fault("documents", "and more faults", "correct the ones listed first")
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class DocumentFaults:
 
 def _error_fault(error: Conflict | Forbidden) -> Fault:
     if isinstance(error, Forbidden):
-        return Fault("document", str(error), "leave that to somebody who may")
+        return Fault("document", str(error), "ask somebody who may do that")
     if not error.wanted:
         return Fault("metadata.name", "the name is taken", "use another")
     now_at = f"at {error.found}" if error.found else "not there"

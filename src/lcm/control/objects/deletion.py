@@ -180,7 +180,7 @@ def _describe_users(users: Sequence[Resource], caller: Caller) -> str:
     shown = [f"{one.kind} {one.metadata.name}" for one in users if can_see(caller, one)][:_NAMED_USERS]
     rest = len(users) - len(shown)
     if not shown:
-        return f"{rest} of other people's objects"
+        return f"{rest} objects of other people"
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 

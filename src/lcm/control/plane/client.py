@@ -182,7 +182,9 @@ class HttpPlane(Plane):
     async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
         name = type(action).__struct_config__.tag
         if not isinstance(action, ACTIONS.get(ref.kind.__name__, ())):  # the API has no path for it
-            raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "see its kind's actions"))
+            raise Invalid(
+                Fault("action", f"a {ref.kind.__name__} has no action {name}", "use one of the actions of its kind")
+            )
         path = f"{path_of(ref)}/{name}"
         query = namespace_query(ref) | _dry_run_query(dry_run=dry_run)
         body = msgspec.structs.asdict(action)  # the path names the action
@@ -276,7 +278,7 @@ def _segment_of(operation: Operation, about: Value) -> tuple[str, dict[str, str]
     """Return the part of a path that names something, and the query that it needs."""
     if isinstance(about, str):
         if about in _NO_NAMES:
-            raise Gone(f"there is nothing of the name {about!r}")
+            raise Gone(f"there is nothing named {about!r}")
         return quote(about, safe=""), {}
     ref: Ref[Any] = about if isinstance(about, Ref) else ref_of(about)
     kind = {} if operation.kind else {"kind": ref.kind.__name__}

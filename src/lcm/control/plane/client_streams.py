@@ -128,7 +128,7 @@ class HttpWatch(PlaneWatch):
         query = {"kinds": self._kinds, "after": str(self._after)}
         response = await self._open.enter_async_context(self._connection.stream("/api/watch", query))
         if not response.headers.get("content-type", "").startswith(NDJSON):
-            raise Stuck("UnexpectedAnswer", "a watch was answered by something that is no API of ours")
+            raise Stuck("UnexpectedAnswer", "a watch was not answered by an LCM API")
         epoch = response.headers.get(EPOCH_HEADER)
         if self._epoch not in (None, epoch):
             raise Relist(_RESTORED)
@@ -156,7 +156,7 @@ class HttpWatch(PlaneWatch):
 def _read_change(sight: WatchedObject) -> ObjectChange:
     known = KINDS.get(sight.kind)
     if known is None:
-        raise Stuck("UnexpectedAnswer", f"a watch tells of a {sight.kind}, which nobody asked for")
+        raise Stuck("UnexpectedAnswer", f"a watch sent a {sight.kind}, which was not requested")
     ref = Ref(known.struct, sight.name, sight.namespace)
     return ObjectChange(ref, None if bytes(sight.object) == _JSON_NULL else read_answer(sight.object, known.struct))
 
@@ -251,7 +251,7 @@ def _backoff_seconds(first: float, failures: int, chance: Callable[[], float], e
 async def _read_frames(response: httpx.Response) -> AsyncIterator[StreamItem]:
     """Read a stream's frames. A frame that was cut off is dropped."""
     if not response.headers.get("content-type", "").startswith(STREAM_MEDIA_TYPE):
-        raise Stuck("UnexpectedAnswer", "the event stream was answered by something that is no API of ours")
+        raise Stuck("UnexpectedAnswer", "the event stream was not answered by an LCM API")
     rest = b""
     async for chunk in response.aiter_bytes():
         *frames, rest = (rest + chunk).split(b"\n\n")

@@ -145,13 +145,13 @@ class LocalOperations(PlaneOperations):
     @property
     def _promises(self) -> Promises:
         if self._core.promises is None:
-            raise Refused("nothing is promised here: this control plane was made without terms")
+            raise Refused("this control plane makes no promises: it was started without terms")
         return self._core.promises
 
     @property
     def _artifacts(self) -> Artifacts:
         if self._core.library.artifacts is None:
-            raise Refused("no files are kept here: this control plane was made without a place for them")
+            raise Refused("this control plane keeps no files: it was started without a place for them")
         return self._core.library.artifacts
 
 

@@ -77,9 +77,9 @@ class _ErrorRow:
     title: str
 
 
-_EXISTS_ROW: Final = _ErrorRow(Conflict, "AlreadyExists", 409, "It exists already")
+_EXISTS_ROW: Final = _ErrorRow(Conflict, "AlreadyExists", 409, "Already exists")
 _ERROR_ROWS: Final = (
-    _ErrorRow(Conflict, "Conflict", 409, "Somebody was faster"),
+    _ErrorRow(Conflict, "Conflict", 409, "Changed by another request"),
     _ErrorRow(Relist, "Relist", 410, "That history is gone"),
     _ErrorRow(Deposed, "Deposed", 409, "The lease's term is over"),
     _ErrorRow(Gone, "NotFound", 404, "Not found"),

@@ -135,7 +135,7 @@ def read_answer(body: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return decode_known(body, kind)
     except ValueError as error:
-        raise Stuck("UnexpectedAnswer", f"the API answered with no {kind.__name__}: {error}") from error
+        raise Stuck("UnexpectedAnswer", f"the answer of the API is not a {kind.__name__}: {error}") from error
 
 
 def unreachable_error(request: httpx.Request, error: Exception) -> Unreachable:
@@ -155,7 +155,9 @@ def error_from(response: httpx.Response) -> LcmError:
     if response.is_server_error or response.status_code in _TRANSIENT_STATUSES:
         return Unreachable(f"{where}: answered {response.status_code}")
     text = response.content[:_SHOWN_BYTES].decode(errors="replace")
-    return Stuck("UnexpectedAnswer", f"{where}: answered {response.status_code}, which no API of ours does: {text}")
+    return Stuck(
+        "UnexpectedAnswer", f"{where}: answered {response.status_code}, which is not an answer of an LCM API: {text}"
+    )
 
 
 def _time_limits(limits: ClientTimeouts, read_seconds: float) -> httpx.Timeout:

@@ -164,7 +164,7 @@ async def _learn(
 def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None:
     """Raise Invalid for a time in the future: such an observation would make every later one look old."""
     if seen.observed_at > now + _MAX_OBSERVATION_SKEW:
-        problem = f"later than it is here, {now:%Y-%m-%dT%H:%M:%SZ}"
+        problem = f"in the future: it is {now:%Y-%m-%dT%H:%M:%SZ}"
         raise Invalid(Fault("observation.observed_at", problem, "set the clock of the machine that observes"))
 
 

@@ -260,7 +260,7 @@ async def newest_telemetry(writer: Writer, worker: LabWorker) -> WorkerTelemetry
 
 def _reject_future_report(telemetry: WorkerTelemetry, now: datetime) -> None:
     """Raise Invalid for a time in the future: such a report would make every later one look old."""
-    problem = f"later than it is here, {now:%Y-%m-%dT%H:%M:%SZ}"
+    problem = f"in the future: it is {now:%Y-%m-%dT%H:%M:%SZ}"
     remedy = "set the clock of the machine that measures"
     moments = {name: getattr(telemetry, name) for name in _TIME_FIELDS}
     faults = [

@@ -85,7 +85,7 @@ class Rotation:
         if len(others) > 1:
             raise Refused(
                 f"several machines run on this store ({', '.join(sorted(others))}), and a key made here would be"
-                " unknown to the others: give each of them the new key, then rotate"
+                " unknown to the others: configure the new key on each of them, then rotate"
             )
         return self.sealer.grow()
 
@@ -101,7 +101,7 @@ class Rotation:
             resealed += done
             if not done and not disturbed:
                 return resealed, unopened
-        raise Later("others write too much meanwhile; repeat it")
+        raise Later("too many other writes at the same time; repeat it")
 
     async def _reseal_once(self, unopened: set[str]) -> tuple[int, bool]:
         done, disturbed, current = 0, False, self.sealer.current
