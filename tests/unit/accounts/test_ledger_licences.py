@@ -207,7 +207,7 @@ async def test_no_worker_registers_when_every_seat_is_taken_also_by_an_orphan() 
     await licensed(stage, "w2")
     await orphan(stage)
     at = await stage.put(worker("w3"))
-    with pytest.raises(NoRoom, match=r"no licence seat is free \(2 of 2 taken\): free the seats that w1 left behind"):
+    with pytest.raises(NoRoom, match=r"no licence seat is free \(2 of 2 taken\): free the seats of w1"):
         await move(stage, at, P.LICENSING)
     assert await stage.read(at) == at
     await stage[OTTO].free_licence("uid-w1")

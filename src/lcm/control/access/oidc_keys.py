@@ -191,14 +191,10 @@ class IssuerKeys:
         url = self._issuer.rstrip("/") + _DISCOVERY_PATH
         found = _parse_document(await self._fetch.get(url), url)
         if found.get("issuer") != self._issuer:
-            raise Stuck(
-                "OidcIssuer", f"{url} belongs to another issuer; set OIDC_ISSUER exactly as it is written there"
-            )
+            raise Stuck("OidcIssuer", f"{url} names another issuer; write OIDC_ISSUER exactly as it does")
         jwks_url = found.get("jwks_uri")
         if not isinstance(jwks_url, str) or not is_trustworthy(jwks_url):
-            raise Stuck(
-                "OidcKeys", f"{url} names no trusted address of the keys; its jwks_uri must begin with https://"
-            )
+            raise Stuck("OidcKeys", f"{url} names no trusted jwks_uri; it must begin with https://")
         return jwks_url
 
 

@@ -107,11 +107,7 @@ class Sealing:
         made = replace_raw_secrets(document, kind, change) if kind else document
         if _may_contain(made, PLAIN_PREFIX) and (lost := find_stray_secrets(_without_status(made))):
             raise Invalid(
-                *faults,
-                *(
-                    Fault(path, "a secret in clear, in a field that is not for secrets", _FIELDS_REMEDY)
-                    for path in lost
-                ),
+                *faults, *(Fault(path, "a secret in a field that is not for secrets", _FIELDS_REMEDY) for path in lost)
             )
         return made, faults
 

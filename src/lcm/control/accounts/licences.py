@@ -114,9 +114,7 @@ def claim_seat(token: TokenSeats | None, before: LicenceSeat | None, after: Lice
     others = [seat for seat in token.taken if seat.worker_id != after.worker_id]
     if len(others) >= token.seats:
         left = [seat.worker_name for seat in others if seat.state is SeatState.ORPHANED]
-        remedy = (
-            f"free the seats that {', '.join(left)} left behind" if left else "delete or pause a worker that has one"
-        )
+        remedy = f"free the seats of {', '.join(left)}" if left else "delete or pause a worker that has one"
         taken = f"{len(others)} of {token.seats} taken"
         raise NoRoom(f"no licence seat is free ({taken}): {remedy}, or raise CML_LICENSE_SEATS")
     return (

@@ -154,9 +154,7 @@ def _owner_faults(booking: LabletSession | Reservation) -> Iterator[Fault]:
     try:
         msgspec.convert(booking.spec.owner, Subject)
     except msgspec.ValidationError:
-        yield Fault(
-            "spec.owner", "not a valid name of a person or program", "use letters, digits and . _ @ + -, at most 128"
-        )
+        yield Fault("spec.owner", "not a valid name", "use letters, digits and . _ @ + -, at most 128")
 
 
 def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinition, now: datetime) -> Iterator[Fault]:

@@ -290,9 +290,7 @@ async def _wait_briefly(known: Awaitable[None], since: float) -> None:
         async with asyncio.timeout_at(since + CATCH_UP_TIMEOUT.total_seconds()):
             await known
     except TimeoutError as error:
-        raise Later(
-            "the calendar has not caught up with the bookings yet: try again", after=CATCH_UP_TIMEOUT
-        ) from error
+        raise Later("the calendar is not up to date yet: try again", after=CATCH_UP_TIMEOUT) from error
 
 
 def _seat_inputs(row: PoolSnapshot, terms: Terms) -> object:

@@ -269,9 +269,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
 _UNKNOWN_NEED_REMEDY: Final = "set its resource_requirements and node_count"
-_AT_RISK_REMEDY: Final = (
-    "you need not do anything: the scheduler looks for another planned worker, and the operators get an alert"
-)
+_AT_RISK_REMEDY: Final = "nothing to do: the scheduler looks for another planned worker, and operators get an alert"
 _SPEC_PREFIX: Final = "spec."
 
 

@@ -281,10 +281,7 @@ def _opening_refusal(seats: Seats, number: int, claim: Claim, rules: PromiseRule
     if not claim.need.within(seats[number].capacity):
         return None  # the place's own answer says so already
     if rules.policy not in OPENING_POLICIES:
-        return (
-            "no_worker",
-            f"it is not running, and with the policy {rules.policy} the pool starts no worker for a session",
-        )
+        return ("no_worker", f"it is not running, and with the policy {rules.policy} none is started for a session")
     return _limit_violation(seats, number, claim, rules)
 
 

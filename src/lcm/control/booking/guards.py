@@ -168,9 +168,7 @@ def refuse_new_claims(before: Resource, after: Resource) -> None:
     for name in _CLAIM_FIELDS:
         new = getattr(after.status, name)
         if new is not None and new != getattr(before.status, name):
-            raise IllegalStep(
-                f"{before.metadata.name}: a step cannot set the {name} of a session; the scheduler does that"
-            )
+            raise IllegalStep(f"{before.metadata.name}: a step cannot set its {name}; only the scheduler does")
 
 
 def refuse_overrun(before: Resource, after: Resource) -> None:

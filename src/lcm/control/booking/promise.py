@@ -248,9 +248,7 @@ class Promises:
         snapshot = await read_snapshot(self._store, self.calendar, pool=ref, adds=True, known=known)
         row = snapshot.row
         if row is None or row.pool.metadata.deletion_timestamp is not None:
-            raise NoRoom(
-                f"the pool {seat.pool} no longer exists, or is being deleted: book another slot", why="no_pool"
-            )
+            raise NoRoom(f"the pool {seat.pool} is gone or being deleted: book another slot", why="no_pool")
         rules = await self.read_rules(row, self._clock.now())
         self._check_extension(row, rules, before, claim)
         return snapshot.ops(before.metadata.uid)
@@ -272,9 +270,7 @@ class Promises:
         assert seat is not None, "it is extended on its seat"
         if seats is None or seat.number > len(seats) or holder not in seats[seat.number].held:
             wanted = session.metadata.resource_version
-            raise Conflict(
-                key_of(session), wanted=wanted, found=wanted, message=f"{holder} is on another planned worker by now"
-            )
+            raise Conflict(key_of(session), wanted=wanted, found=wanted, message=f"{holder} was moved meanwhile")
         answer = extend(seats, seat.number, HeldClaim(holder, claim), rules=rules)
         if isinstance(answer, Refusal):
             raise NoRoom(f"it cannot be extended: {answer.details}; {answer.remedy}", why=answer.reason)

@@ -55,9 +55,7 @@ class BookingMove:
 def require_seats(promises: Promises, row: PoolSnapshot | None) -> tuple[PoolSnapshot, Seats]:
     """Return a pool and its seats; raise NoRoom if it has none."""
     if row is None or row.pool.metadata.deletion_timestamp is not None:
-        raise NoRoom(
-            "the pool of the planned worker no longer exists, or is being deleted: choose another", why="no_pool"
-        )
+        raise NoRoom("the pool of the planned worker is gone or being deleted: choose another", why="no_pool")
     seats = promises.calendar.seats(row)
     if seats is None:
         raise NoRoom(
@@ -150,9 +148,7 @@ def _plan_move(record: Record[Any], change: SeatChange, pool: str, now: datetime
     """Return the move of a claim; raise Conflict if the claim is gone, or must stay where it is."""
     claim, seat, holder = _movable_claim(record.resource, change)
     if claim is None or seat is None or seat.pool != pool or claim.start <= now:
-        message = (
-            f"a claim of {change.booking} can no longer move to another planned worker of pool {pool}: read it again"
-        )
+        message = f"a claim of {change.booking} can no longer be moved within pool {pool}: read it again"
         raise Conflict(record.key, wanted=record.revision, found=record.revision, message=message)
     return BookingMove(record, HeldClaim(holder, claim), seat.number, change.after)
 

@@ -182,9 +182,7 @@ def _name_faults(sink: Sink) -> Iterator[Fault]:
         problem = f"names that begin with {BUILT_IN_PREFIX} are reserved for sinks that the settings define"
         yield Fault("metadata.name", problem, "choose another")
     if sink.metadata.namespace != DEFAULT_NAMESPACE:
-        yield Fault(
-            "metadata.namespace", "a sink gets the events of all namespaces and belongs to none", "leave it out"
-        )
+        yield Fault("metadata.namespace", "a sink gets the events of all namespaces", "leave it out")
 
 
 def _url_faults(spec: SinkSpec, reach: WebhookPolicy) -> Collection[Fault]:

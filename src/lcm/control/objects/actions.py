@@ -86,11 +86,7 @@ def perform_action(
             made = _request_observation(resource, now, author, ids)
         case _:
             raise Invalid(
-                Fault(
-                    "action",
-                    f"a {resource.kind} has no action {_action_name(action)}",
-                    "use one of the actions of its kind",
-                )
+                Fault("action", f"a {resource.kind} has no action {_action_name(action)}", "use one of its actions")
             )
     assert isinstance(made, type(resource))
     return made
@@ -257,9 +253,7 @@ def _to_span(field: str, minutes: int) -> timedelta:
     try:
         return timedelta(minutes=msgspec.convert(minutes, Minutes))
     except msgspec.ValidationError as error:
-        raise Invalid(
-            Fault(field, f"{minutes} is not a valid number of minutes", "use whole minutes, at most a year")
-        ) from error
+        raise Invalid(Fault(field, f"{minutes} is not valid", "use whole minutes, at most a year")) from error
 
 
 def _add_span(moment: datetime, span: timedelta) -> datetime:

@@ -176,7 +176,7 @@ def _op_size(op: Op) -> int:
 MOST_FAULTS: Final = 500
 """The most faults that are reported for one request."""
 
-_MORE_FAULTS: Final = Fault("documents", "and more faults", "correct the ones listed first")
+_MORE_FAULTS: Final = Fault("documents", "and more faults", "correct the faults above first")
 
 
 @dataclass(slots=True)

@@ -147,9 +147,7 @@ def _faults(found: BulkImport) -> Iterator[Fault]:
     for place, instance in enumerate(found.discovered_instances):
         path = f"discovered_instances[{place}].instance_id"
         if not _clean_name(instance.instance_id):
-            yield Fault(
-                path, f"{instance.instance_id!r} is not an instance id", "write for example i-0123456789abcdef0"
-            )
+            yield Fault(path, f"{instance.instance_id!r} is no instance id", "write for example i-0123456789abcdef0")
         if instance.instance_id in seen:
             yield Fault(path, "the same instance twice", "name each once")
         seen.add(instance.instance_id)

@@ -59,11 +59,7 @@ async def list_page(writer: Writer, asked: ListRequest[R], cursor: str | None) -
         raise Invalid(Fault("limit", f"{limit} is out of range", f"use 1 to {LONGEST_PAGE}"))
     if namespace is not None and not NAME.fullmatch(namespace):
         raise Invalid(
-            Fault(
-                "namespace",
-                f"{shorten_text(namespace, 80)!r} is not a valid name",
-                "use lower-case letters, digits and -",
-            )
+            Fault("namespace", f"{shorten_text(namespace, 80)!r} is invalid", "use lower-case letters, digits and -")
         )
     start = _decode_cursor(cursor, asked.prefix) if cursor is not None else None
     where = asked.where
@@ -119,9 +115,7 @@ def _decode_cursor(text: str, prefix: str) -> Cursor:
 
 
 def _cursor_error() -> Invalid:
-    return Invalid(
-        Fault("cursor", "not a cursor of this list", "use `next` of the page before, with the same arguments")
-    )
+    return Invalid(Fault("cursor", "not of this list", "use `next` of the page before, with the same arguments"))
 
 
 _SCAN_PAGE_SIZE: Final = 500

@@ -33,9 +33,7 @@ async def read_file(writer: Writer, artifacts: Artifacts, ref: SessionRef, name:
         raise Gone(f"there is no file {name!r} of session {session.metadata.name}; list its artifacts")
     if found.expires_at is not None and not _is_available(found, writer.clock.now()):
         problem = f"{name} of session {session.metadata.name} expired at {_format_time(found.expires_at)}"
-        remedy = (
-            "download files before they expire, or ask an operator to raise artifacts.retention_days in the settings"
-        )
+        remedy = "download files in time, or ask an operator to raise artifacts.retention_days in the settings"
         raise Gone(f"{problem}: {remedy}")
     try:
         return await artifacts.get(temporary_address(stored_name(session, name)).uri, digest=found.digest)

@@ -182,9 +182,7 @@ class HttpPlane(Plane):
     async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
         name = type(action).__struct_config__.tag
         if not isinstance(action, ACTIONS.get(ref.kind.__name__, ())):  # the API has no path for it
-            raise Invalid(
-                Fault("action", f"a {ref.kind.__name__} has no action {name}", "use one of the actions of its kind")
-            )
+            raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "use one of its actions"))
         path = f"{path_of(ref)}/{name}"
         query = namespace_query(ref) | _dry_run_query(dry_run=dry_run)
         body = msgspec.structs.asdict(action)  # the path names the action

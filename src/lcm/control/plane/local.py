@@ -148,9 +148,7 @@ class ControlPlane:
         said: dict[str, Any]
         said, faults = self.sealing.seal_raw(document, known.struct if known else None)
         if kind is not None and said.get("kind", kind.__name__) != kind.__name__:
-            raise Invalid(
-                Fault("kind", f"{said['kind']!r} is not the kind that is written here", f"use {kind.__name__}")
-            )
+            raise Invalid(Fault("kind", f"{said['kind']!r} does not fit here", f"use {kind.__name__}"))
         if kind is not None:
             said = {"api_version": API_VERSION, "kind": kind.__name__, **said}
         return read_with_faults(faults, self.with_defaults(said, onto))

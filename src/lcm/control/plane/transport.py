@@ -155,9 +155,7 @@ def error_from(response: httpx.Response) -> LcmError:
     if response.is_server_error or response.status_code in _TRANSIENT_STATUSES:
         return Unreachable(f"{where}: answered {response.status_code}")
     text = response.content[:_SHOWN_BYTES].decode(errors="replace")
-    return Stuck(
-        "UnexpectedAnswer", f"{where}: answered {response.status_code}, which is not an answer of an LCM API: {text}"
-    )
+    return Stuck("UnexpectedAnswer", f"{where}: answered {response.status_code}, not by an LCM API: {text}")
 
 
 def _time_limits(limits: ClientTimeouts, read_seconds: float) -> httpx.Timeout:
