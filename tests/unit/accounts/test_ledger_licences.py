@@ -142,7 +142,7 @@ async def test_lesson_11_a_seat_that_cml_did_not_give_back_is_orphaned_at_once(s
     at = await move(stage, at, P.STOPPED)
     at = await move(stage, at, P.STARTING)
     at = await move(stage, at, P.READY_UNLICENSED)
-    with pytest.raises(NoRoom, match="was not given back: free it"):
+    with pytest.raises(NoRoom, match="was not returned: free it"):
         await move(stage, at, P.LICENSING)
     await stage[OTTO].free_licence("uid-w1")
     await move(stage, at, P.LICENSING)
@@ -207,7 +207,7 @@ async def test_no_worker_registers_when_every_seat_is_taken_also_by_an_orphan() 
     await licensed(stage, "w2")
     await orphan(stage)
     at = await stage.put(worker("w3"))
-    with pytest.raises(NoRoom, match=r"no licence seat is free \(2 of 2 taken\): free what w1 left behind"):
+    with pytest.raises(NoRoom, match=r"no licence seat is free \(2 of 2 taken\): free the seats of w1"):
         await move(stage, at, P.LICENSING)
     assert await stage.read(at) == at
     await stage[OTTO].free_licence("uid-w1")

@@ -79,7 +79,8 @@ SITUATIONS = [
             running("s2", FULL[1], 2, cpu_millis=48_000),
         ),
         "cpu",
-        "w1 will fit it at 2026-11-02 11:00Z; w1: 4 cores needed, 2 cores free at 2026-11-02 08:00Z (1 more likewise)",
+        "w1 will fit it at 2026-11-02 11:00Z; w1: 4 cores needed, 2 cores free at 2026-11-02 08:00Z"
+        " (1 more for the same reason)",
         "add a worker",
     ),
     Situation("draining", (warm(phase=P.DRAINING),), "draining", "w1: it is being drained", "cancel its drain"),
@@ -138,15 +139,15 @@ SITUATIONS = [
         "nobody opens a seat",
         (TEMPLATE, pool(policy=ScalingPolicy.NONE)),
         "no_worker",
-        "ccna/1: it has no worker, and with the policy NONE",
+        "ccna/1: it is not running, and with the policy NONE",
         "SCHEDULED or HYBRID",
     ),
     Situation(
         "a machine that nobody knows",
         (given.changed(TEMPLATE, {"spec": {"worker": {"aws": {"instance_type": "x1.odd"}}}}), pool()),
         "unknown_size",
-        "what a worker of pool default/ccna holds",
-        "an instance type that is known",
+        "the size of the workers of pool default/ccna is not known",
+        "a known instance type",
     ),
     Situation("nothing is there", (), "no_pool", "neither a pool nor a worker", "make a LabWorkerPool"),
 ]
@@ -240,7 +241,7 @@ def test_who_waits_for_a_worker_learns_why_no_seat_is_opened_meanwhile() -> None
     there = (TEMPLATE, full, pool(full, budget=Budget(hourly_usd=Decimal(6))))
     found = told(*there, running("s1", full, 1, cpu_millis=48_000))
     assert (found.outcome, found.why) == ("wait", "cpu")
-    assert "; no seat is opened for it: ccna/2: it would take 2 workers at 5 USD an hour" in found.reason
+    assert "; no planned worker is started for it: ccna/2: it would take 2 workers at 5 USD an hour" in found.reason
 
 
 def test_a_worker_of_another_track_does_not_hide_the_true_reason() -> None:
@@ -293,7 +294,7 @@ def test_a_promise_tells_its_seat_and_what_it_still_waits_for(
     seated = wanted(**when, claim=claim, seat=Seat(pool="ccna", number=1), phase=SessionPhase.SCHEDULED)
     found = told(TEMPLATE, pool(*filled), *filled, seated)
     assert (found.outcome, found.why, found.seat) == ("promise", why, Seat(pool="ccna", number=1))
-    assert found.reason.startswith("seat ccna/1 is held for it from ")
+    assert found.reason.startswith("planned worker ccna/1 is held for it from ")
     assert reason in found.reason
     assert remedy in found.remedy
     assert found.slot == Slot(start=begin, end=begin + HOUR)
@@ -323,7 +324,8 @@ def slot(start: str = "09:00", end: str = "11:00", **more: Any) -> PreviewReques
 def test_a_slot_that_would_be_promised_is_shown_with_its_seat() -> None:
     found = thought(TEMPLATE, pool(), wish=slot())
     assert (found.outcome, found.why, found.seat) == ("promise", "", Seat(pool="ccna", number=1))
-    assert found.reason == "pool default/ccna would hold seat 1 from 2026-11-02 08:45Z to 2026-11-02 11:10Z"
+    held = "pool default/ccna would hold planned worker 1"
+    assert found.reason == f"{held} from 2026-11-02 08:45Z to 2026-11-02 11:10Z"
     assert [(one.place, one.fits) for one in found.places] == [("ccna/1", True)]
     several = thought(TEMPLATE, pool(), wish=slot(count=3))
     assert (several.outcome, several.seat, several.places) == ("promise", Seat(pool="ccna", number=1), ())

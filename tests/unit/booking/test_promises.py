@@ -302,7 +302,7 @@ async def test_a_pool_that_is_being_deleted_extends_nothing() -> None:
     async with Office().open(max_workers=1) as office:
         await office.book("s")
         await office.otto.delete(CCNA)
-        with pytest.raises(NoRoom, match="ccna is not there any more, or is going") as raised:
+        with pytest.raises(NoRoom, match="ccna is gone or being deleted") as raised:
             await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))
         assert raised.value.why == "no_pool"
 
@@ -331,5 +331,5 @@ async def test_an_extension_is_decided_anew_when_the_pool_changes_at_that_moment
             await office.otto.delete(CCNA)
 
         office.store.before_next = delete
-        with pytest.raises(NoRoom, match="is going"):
+        with pytest.raises(NoRoom, match="being deleted"):
             await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))

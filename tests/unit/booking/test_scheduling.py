@@ -27,7 +27,7 @@ from harness.booking_world import (
 )
 from harness.plane_world import NOW, OTTO, service
 from harness.workers import beside
-from lcm.control.booking.guards import pool_guard_key, worker_guard
+from lcm.control.booking.guards import pool_guard_key, worker_guard_key
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
@@ -87,7 +87,7 @@ async def test_a_session_gets_claim_worker_and_ports_in_one_commit() -> None:
         assert told is not None
         assert told.status is Truth.TRUE
         assert status.history[-1].reason == "the fullest"
-        keys = (worker_guard("uid-w1"), "on-worker/uid-w1/default/s1", ref_of(made).key)
+        keys = (worker_guard_key("uid-w1"), "on-worker/uid-w1/default/s1", ref_of(made).key)
         entries = [await it.store.get(key) for key in keys]
         assert {entry.revision for entry in entries if entry} == {made.metadata.resource_version}
         assert await it.place(made, worker=w1) == made
@@ -390,7 +390,7 @@ async def test_a_session_on_an_extra_worker_stays_longer_only_if_nobody_comes() 
         assert (await refused(otto.act(ref_of(running), Extend(minutes=90)))).why == "cpu"
         made = await otto.act(ref_of(running), Extend(minutes=60))
         assert made.status.claim == claim(NOW, NOW + 3 * HOUR)
-        guard = await it.store.get(worker_guard("uid-w1"))
+        guard = await it.store.get(worker_guard_key("uid-w1"))
         assert guard is not None
         assert guard.revision == made.metadata.resource_version
 

@@ -55,7 +55,7 @@ async def race() -> AsyncIterator[Race]:
 async def test_who_goes_onto_a_worker_that_fills_a_seat_meanwhile_is_decided_about_anew() -> None:
     async with race() as it:
         it.store.before_next = it.adopt
-        with pytest.raises(NoRoom, match="fills seat 1 of pool ccna"):
+        with pytest.raises(NoRoom, match="is planned worker 1 of pool ccna"):
             await it.place()
         assert (await it.hall.read(it.session)).status.worker_id is None
 
@@ -63,7 +63,7 @@ async def test_who_goes_onto_a_worker_that_fills_a_seat_meanwhile_is_decided_abo
 async def test_a_worker_that_somebody_goes_onto_meanwhile_fills_no_seat() -> None:
     async with race() as it:
         it.store.before_next = it.place
-        with pytest.raises(Conflict, match="came onto worker uid-w1"):
+        with pytest.raises(Conflict, match="is on worker uid-w1"):
             await it.adopt()
         assert (await it.hall.read(it.pool)).status.seats == ()
         assert (await it.hall.read(it.session)).status.phase is SessionPhase.SCHEDULED

@@ -157,7 +157,7 @@ def test_what_one_may_not_do_is_shown_with_its_document(api: ApiServer, desk: Sh
     assert lines == [
         "error: 3 faults",
         f"{folder}/a.yaml:2: metadata.name: the name is taken; use another",
-        f"{folder}/b.yaml:2: document: only staff may give a priority above 0; leave that to somebody who may",
+        f"{folder}/b.yaml:2: document: only staff may set a priority above 0; ask somebody who may do that",
         f"{folder}/c.yaml:4: spec.definition: there is no LabletDefinition none in namespace default; " + REMEDY,
     ]
 

@@ -44,7 +44,7 @@ def test_a_drain_has_a_deadline_and_wants_the_machine_stopped(phase: WorkerPhase
     assert worker.status.drain_deadline_at == NOW + timedelta(minutes=90)
     assert worker.spec.wanted_state == "stopped"
     line = worker.status.history[-1]
-    assert (line.phase, line.by, line.at, line.reason) == ("DRAINING", "otto", NOW, "drain asked for")
+    assert (line.phase, line.by, line.at, line.reason) == ("DRAINING", "otto", NOW, "drain requested")
 
 
 def test_a_drain_may_bring_its_own_deadline_and_change_it_later() -> None:
@@ -262,7 +262,7 @@ def test_what_ends_cannot_be_extended(phase: _S) -> None:
 
 
 def test_an_extension_that_is_over_already_or_of_what_is_to_be_deleted_is_refused() -> None:
-    with pytest.raises(Refused, match="over by then"):
+    with pytest.raises(Refused, match="over by now"):
         act(given.session(phase=_S.RUNNING, ends_at=given.moment("07:00")), Extend(minutes=60))
     with pytest.raises(Refused, match="being deleted"):
         act(given.session(phase=_S.RUNNING, ends_at=given.moment("11:00"), deletion_timestamp=NOW), Extend(minutes=60))
@@ -290,7 +290,7 @@ async def test_an_action_is_committed_with_its_event() -> None:
     assert await stage[ROOT].get(W1) == done
     (event,) = await stage.told(start)
     assert (event.type, event.time) == ("worker.status.updated", NOW)
-    assert b'"reason":"drain asked for"' in bytes(event.data)
+    assert b'"reason":"drain requested"' in bytes(event.data)
 
 
 async def test_an_action_that_changes_nothing_spends_no_revision() -> None:

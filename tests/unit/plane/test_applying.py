@@ -236,7 +236,7 @@ async def test_everything_that_speaks_against_any_document_is_told_at_once() -> 
             ]
         )
     assert [(fault.path, fault.problem) for fault in raised.value.faults] == [
-        ("documents[1]", "only staff may give a priority above 0"),
+        ("documents[1]", "only staff may set a priority above 0"),
         ("documents[2]", "ada may not book for bob"),
         ("documents[3].metadata.name", "the name is taken"),
         ("documents[4].metadata.resource_version", f"{revision + 7} was asked for, but the object is at {revision}"),

@@ -205,7 +205,7 @@ async def test_whoever_deletes_hears_names_of_what_they_see_and_a_number_of_the_
         await stage[who].create(given.session(name=name))
     with pytest.raises(Refused) as raised:
         await stage[ANNA].delete(BASICS)
-    assert "2 of other people's" in str(raised.value)
+    assert "2 objects of other people" in str(raised.value)
     assert "of-" not in str(raised.value).replace("of other", "")
     await stage[ANNA].create(given.session(name="of-anna"))
     with pytest.raises(Refused, match="used by LabletSession of-anna and 2 more;"):

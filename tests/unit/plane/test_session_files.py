@@ -80,7 +80,7 @@ async def test_a_file_expires(world: World) -> None:
 @kept
 async def test_a_file_that_was_swept_is_gone(world: World) -> None:
     await there(world, ended(entry()))
-    with pytest.raises(Gone, match="is not where files are kept any more"):
+    with pytest.raises(Gone, match="is missing from the file store"):
         await world.ada.download(S1, "lab.yaml")
 
 
@@ -88,7 +88,7 @@ async def test_a_file_that_was_swept_is_gone(world: World) -> None:
 async def test_where_no_files_are_kept_none_are_given(world: World) -> None:
     await world.store.commit(*creation_ops(ended(entry())))
     assert [one.name for one in await world.ada.artifacts(S1)] == ["lab.yaml"]
-    with pytest.raises(Refused, match="no files are kept here"):
+    with pytest.raises(Refused, match="keeps no files"):
         await world.ada.download(S1, "lab.yaml")
     with pytest.raises(Gone):
         await world.bob.download(S1, "lab.yaml")

@@ -214,7 +214,7 @@ async def test_nobody_who_waits_is_sent_to_a_pool_that_is_being_deleted() -> Non
         assert found.status.waiting.basis.endswith("w1: it takes no sessions: its pool is being deleted")
         said = await room.otto.explain(Ref(LabletSession, "s1"))
         assert (said.outcome, said.why) == ("wait", "phase")
-        assert "it takes no sessions: its pool is being deleted (1 more likewise)" in said.reason
+        assert "it takes no sessions: its pool is being deleted (1 more for the same reason)" in said.reason
 
 
 @from_monday

@@ -94,7 +94,7 @@ async def test_slots_that_are_too_soon_at_a_slower_speed_are_told_and_the_rest_i
     slow = read()
     async with started(tmp_path, slow, speed=1) as it:
         assert "more bookings have no room" in slow.outcome
-        assert "worker from" in slow.outcome
+        assert "has a machine from" in slow.outcome
         plane = it.running.control.plane_for(ADMIN)
         assert await plane.get(ADA) is None
         assert await plane.get(Ref(LabletSession, "lesson-cleo")) is not None

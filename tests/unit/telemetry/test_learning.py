@@ -301,7 +301,7 @@ def test_who_asks_again_in_time_asks_once() -> None:
 
 @pytest.mark.parametrize("phase", sorted(set(SESSION_MACHINE.phases) - {SessionPhase.RUNNING}))
 def test_only_what_runs_is_observed_on_request(phase: SessionPhase) -> None:
-    with pytest.raises(IllegalStep, match="no observe-resources; only what runs can be observed"):
+    with pytest.raises(IllegalStep, match="no observe-resources; only a running session can be observed"):
         perform_action(given.session(phase=phase), ObserveResources(), now=NOW, author="ada")
 
 

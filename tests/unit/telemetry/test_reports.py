@@ -93,7 +93,7 @@ async def test_the_last_activity_never_goes_back() -> None:
 @pytest.mark.parametrize("source", ["ec2_at", "cloudwatch_at", "cml_at", "activity_at"])
 async def test_no_source_answers_from_the_future(source: str) -> None:
     site = await Site().open()
-    with pytest.raises(Invalid, match=f"{source}: later than it is here"):
+    with pytest.raises(Invalid, match=f"{source}: in the future: it is"):
         await site.report(NOW, **{source: NOW + 6 * MINUTE})
 
 

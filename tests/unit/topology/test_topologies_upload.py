@@ -124,7 +124,7 @@ async def test_who_may_not_publish_may_not_upload(world: World) -> None:
 
 @either
 async def test_where_no_files_are_kept_none_are_taken(world: World) -> None:
-    with pytest.raises(Refused, match="no files are kept here"):
+    with pytest.raises(Refused, match="keeps no files"):
         await world.root.upload_topology(LAB)
     made = await world.root.create(definition())
     assert (made.spec.node_count, made.spec.port_template, made.spec.topology.digest) == (None, None, "")

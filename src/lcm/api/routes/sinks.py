@@ -225,7 +225,7 @@ def _decode_cursor(cursor: str) -> _CursorKey:
     try:
         place: _CursorKey = _cursor_decoder.decode(base64.b64decode(cursor, b"-_", validate=True))
     except _DECODE_ERRORS as error:
-        raise Invalid(Fault("cursor", "not one of ours", "take it from `next` of the page before")) from error
+        raise Invalid(Fault("cursor", "not a cursor of this list", "take it from `next` of the page before")) from error
     return place
 
 

@@ -107,7 +107,7 @@ def author_of(caller: Caller) -> str:
 async def search_records(store: Store, wish: AuditFilter, *, limit: int, after: str | None = None) -> AuditPage:
     """Search the records. A page may hold fewer than the limit, or none, and yet not be the last."""
     if after is not None and not _CURSOR.fullmatch(after):
-        raise Invalid(Fault("cursor", "not one of ours", "use `next` of the page before"))
+        raise Invalid(Fault("cursor", "not a cursor of the audit", "use `next` of the page before"))
     start = after or (_stamp(wish.since) if wish.since else "")
     end = AUDIT_PREFIX + (_stamp(wish.until) if wish.until else "~")
     revision = (await store.scan(AUDIT_PREFIX, limit=1)).revision
@@ -135,13 +135,10 @@ def is_older_record(entry: Entry, before: datetime) -> bool:
 
 def _matching_record(entry: Entry, wish: AuditFilter, epoch: str) -> Iterator[AuditRecord]:
     record = _CODEC.decode(entry.value, AuditRecord)
-    if (not wish.who or record.who == wish.who) and any(_matches(deed, wish) for deed in record.deeds):
+    deeds = [deed for deed in record.deeds if wish.kind in ("", deed.kind) and wish.name in ("", deed.name)]
+    if deeds and wish.who in ("", record.who):
         revision = entry.revision if record.epoch == epoch else None
         yield msgspec.structs.replace(record, revision=revision)
-
-
-def _matches(deed: AuditedAction, wish: AuditFilter) -> bool:
-    return (not wish.kind or deed.kind == wish.kind) and (not wish.name or deed.name == wish.name)
 
 
 def _stamp(moment: datetime) -> str:

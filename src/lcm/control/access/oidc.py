@@ -95,8 +95,15 @@ def check_claims(claims: Claims, trust: IssuerTrust, now: datetime) -> TokenRefu
         return TokenRefusal(
             TokenRefusalReason.MALFORMED, "the token does not say until when it is valid, or since when"
         )
+    seconds: Any = now.timestamp(), trust.leeway.total_seconds()  # the library is typed for whole seconds only
+    registry = JWTClaimsRegistry(
+        *seconds,
+        iss={"essential": True, "value": trust.issuer},
+        aud={"essential": True, "values": sorted(trust.audiences)},
+        exp={"essential": True},
+    )
     try:
-        _claims_registry(trust, now).validate({name: claims[name] for name in _CLAIM_REFUSALS if name in claims})
+        registry.validate({name: claims[name] for name in _CLAIM_REFUSALS if name in claims})
     except ClaimError as error:
         return _CLAIM_REFUSALS[error.claim.rpartition(",")[2]]
     return None
@@ -107,49 +114,28 @@ def caller_of(claims: Claims, trust: IssuerTrust) -> Caller | TokenRefusal:
     name = _find_subject(claims, trust)
     if isinstance(name, TokenRefusal):
         return name
-    role = _find_role(claims, trust)
+    value = _find_claim(claims, trust.role_claim)
+    values = value if isinstance(value, list) else [value]
+    given = {trust.roles[one] for one in values if isinstance(one, str) and one in trust.roles}
+    role = next((role for role in RANKS if role in given), trust.default_role)
     if role is None:
         return TokenRefusal(TokenRefusalReason.ROLE, f"the token gives no role: see the claim {trust.role_claim}")
     return Caller(name=name, role=role)
-
-
-def _claims_registry(trust: IssuerTrust, now: datetime) -> JWTClaimsRegistry:
-    seconds: Any = now.timestamp(), trust.leeway.total_seconds()  # the library is typed for whole seconds only
-    return JWTClaimsRegistry(
-        *seconds,
-        iss={"essential": True, "value": trust.issuer},
-        aud={"essential": True, "values": sorted(trust.audiences)},
-        exp={"essential": True},
-    )
 
 
 def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MAX_TIMESTAMP
 
 
-def _texts(value: object) -> frozenset[str]:
-    values = value if isinstance(value, list) else [value]
-    return frozenset(one for one in values if isinstance(one, str))
-
-
 def _find_subject(claims: Claims, trust: IssuerTrust) -> str | TokenRefusal:
     used = trust.subject_claim if claims.get(trust.subject_claim) is not None else "sub"
-    if used == "email" and not _is_verified(claims, trust):
+    verified = claims.get("email_verified")
+    if used == "email" and verified not in (True, "true") and (verified is not None or trust.require_verified_email):
         return TokenRefusal(TokenRefusalReason.SUBJECT, "the issuer has not verified the e-mail address")
     try:
         return msgspec.convert(claims.get(used), Subject)
     except msgspec.ValidationError:
         return TokenRefusal(TokenRefusalReason.SUBJECT, f"the claim {used} is not a name that we can use")
-
-
-def _is_verified(claims: Claims, trust: IssuerTrust) -> bool:
-    said = claims.get("email_verified")
-    return said in (True, "true") or (said is None and not trust.require_verified_email)
-
-
-def _find_role(claims: Claims, trust: IssuerTrust) -> Role | None:
-    given = {trust.roles[value] for value in _texts(_find_claim(claims, trust.role_claim)) if value in trust.roles}
-    return next((role for role in RANKS if role in given), trust.default_role)
 
 
 def _find_claim(claims: Claims, path: str) -> object:
@@ -267,18 +253,14 @@ def _parse_token(token: str) -> _ParsedToken | TokenRefusal:
         header = strict_json(urlsafe_b64decode(token.partition(".")[0].encode()))
         if header.get("alg") not in _ACCEPTED_ALGORITHMS:
             return TokenRefusal(TokenRefusalReason.ALGORITHM, "the token is not signed in a way that we accept")
-        if not _is_plain_header(header):
+        kind = str(header.get("typ", "jwt")).lower().removeprefix("application/")
+        plain = not {"crit", "b64"} & header.keys() and isinstance(header.get("kid"), str | None)
+        if not plain or kind not in _TOKEN_TYPES:
             return _MALFORMED_TOKEN
         signature = jws.extract_compact(token.encode(), registry=_SIGNATURE_REGISTRY)
         return _ParsedToken(signature, header["alg"], header.get("kid"), strict_json(signature.payload))
     except (JoseError, ValueError):
         return _MALFORMED_TOKEN
-
-
-def _is_plain_header(header: Mapping[str, Any]) -> bool:
-    """Return whether a header has no extensions, an accepted token type, and a key id that is text."""
-    kind = str(header.get("typ", "jwt")).lower().removeprefix("application/")
-    return not {"crit", "b64"} & header.keys() and kind in _TOKEN_TYPES and isinstance(header.get("kid"), str | None)
 
 
 def _is_signed_by(read: _ParsedToken, key: PublicKey) -> bool:

@@ -25,7 +25,7 @@ from joserfc.jws import JWSRegistry
 from joserfc.util import base64_to_int
 
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
+from lcm.model.base.errors import Later, Stuck, Throttled, Unreachable
 
 _MAX_URL_LENGTH: Final = 2048
 _MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
@@ -84,12 +84,12 @@ def is_trustworthy(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url))
 
 
-def cache_lifetime(cache_control: str, *, default: timedelta, least: timedelta, most: timedelta) -> timedelta:
+def cache_lifetime(cache_control: str) -> timedelta:
     """Return how long a document need not be fetched again."""
     if re.search(r"\bno-(?:store|cache)\b", cache_control, re.IGNORECASE):
-        return least
+        return MIN_REFRESH_INTERVAL
     said = _MAX_AGE.search(cache_control)
-    return min(max(timedelta(seconds=int(said[1])), least), most) if said else default
+    return min(max(timedelta(seconds=int(said[1])), MIN_REFRESH_INTERVAL), MAX_FRESH) if said else DEFAULT_FRESH
 
 
 def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -185,18 +185,16 @@ class IssuerKeys:
         if [key.kid for key in keys] != [key.kid for key in self._keys]:
             log.info("the issuer's keys have changed", issuer=self._issuer, keys=[key.kid for key in keys])
         self._keys, self._failure, self._fetched_at = keys, None, self._clock.now()
-        self._fresh = cache_lifetime(
-            answer.cache_control, default=DEFAULT_FRESH, least=MIN_REFRESH_INTERVAL, most=MAX_FRESH
-        )
+        self._fresh = cache_lifetime(answer.cache_control)
 
     async def _discover(self) -> str:
         url = self._issuer.rstrip("/") + _DISCOVERY_PATH
         found = _parse_document(await self._fetch.get(url), url)
         if found.get("issuer") != self._issuer:
-            raise Stuck("OidcIssuer", f"{url} speaks for another issuer; write OIDC_ISSUER exactly as it does")
+            raise Stuck("OidcIssuer", f"{url} names another issuer; write OIDC_ISSUER exactly as it does")
         jwks_url = found.get("jwks_uri")
         if not isinstance(jwks_url, str) or not is_trustworthy(jwks_url):
-            raise Stuck("OidcKeys", f"{url} names no trustworthy address of keys; it must begin with https://")
+            raise Stuck("OidcKeys", f"{url} names no trusted jwks_uri; it must begin with https://")
         return jwks_url
 
 
@@ -257,7 +255,9 @@ class HttpFetch:
         except TimeoutError:
             raise Unreachable(f"no answer from {url} within {self._limit_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _map_error(url, error) from error
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise Stuck("Certificate", f"{url} shows a certificate that we do not trust") from error
+            raise Unreachable(f"no answer from {url}: {type(error).__name__}") from error
 
     def _client(self, url: str) -> httpx.AsyncClient:
         # Plain http needs no certificate authorities, and loopback addresses must not go through a proxy.
@@ -283,9 +283,3 @@ class HttpFetch:
 def _default_tls() -> ssl.SSLContext:
     """Return a TLS context with the system's authorities; cached, since loading them is slow."""
     return ssl.create_default_context()
-
-
-def _map_error(url: str, error: Exception) -> LcmError:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return Stuck("Certificate", f"{url} shows a certificate that we do not trust")
-    return Unreachable(f"no answer from {url}: {type(error).__name__}")

@@ -27,9 +27,9 @@ from lcm.model.base.resource import Part, SecretRef
 from lcm.model.kinds.validate import check_size
 
 S = TypeVar("S", bound=msgspec.Struct)
-_KEYS_REMEDY: Final = "an operator must give the API its keys: LCM_SEAL_KEYS or LCM_SEAL_KEY_FILE"
+_KEYS_REMEDY: Final = "an operator must set LCM_SEAL_KEYS or LCM_SEAL_KEY_FILE for the API"
 _FIELDS_REMEDY: Final = "write plain:… into fields for secrets only"
-_RESEAL_REMEDY: Final = "write it as plain:TEXT once more, or let `lcm secret seal` seal it here"
+_RESEAL_REMEDY: Final = "write it as plain:TEXT again, or seal it here with `lcm secret seal`"
 _log: Final = structlog.get_logger()
 
 
@@ -107,7 +107,7 @@ class Sealing:
         made = replace_raw_secrets(document, kind, change) if kind else document
         if _may_contain(made, PLAIN_PREFIX) and (lost := find_stray_secrets(_without_status(made))):
             raise Invalid(
-                *faults, *(Fault(path, "a secret in clear, where none is kept", _FIELDS_REMEDY) for path in lost)
+                *faults, *(Fault(path, "a secret in a field that is not for secrets", _FIELDS_REMEDY) for path in lost)
             )
         return made, faults
 

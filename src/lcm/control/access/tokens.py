@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from lcm.control.access.audit import AuditedAction
+from lcm.control.objects.records import CODEC
 from lcm.control.objects.writer import Writer, commit_ops
 from lcm.model.access.identity import AccessToken, Caller, Role, Subject
 from lcm.model.access.secret import Secret
@@ -25,7 +26,6 @@ from lcm.model.base.errors import Fault, Gone, Invalid, Later, Relist, Stuck
 from lcm.model.base.machine import USER
 from lcm.model.base.resource import shorten_text
 from lcm.store.base import ABSENT, CommitChanges, Delete, Entry, Op, Put, Store, scan_all
-from lcm.store.codec import Codec
 from lcm.system.clock import new_id, new_token
 
 TOKENS_PREFIX: Final = "tokens/"
@@ -33,7 +33,7 @@ SERVICE_NAME: Final = "service"
 _PAUSE_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 5.0
 """How long to wait for an own change to arrive by the watch; the change is committed in any case."""
-_CODEC: Final = Codec()
+
 _log: Final = structlog.get_logger()
 
 
@@ -159,7 +159,7 @@ class Tokens:
 
     async def write(self, token: AccessToken, *ops: Op, writer: Writer | None, verb: str) -> None:
         """Make a token valid, in one commit with the other operations."""
-        put = Put(TOKENS_PREFIX + token.sha256, _CODEC.encode(token), at=ABSENT)
+        put = Put(TOKENS_PREFIX + token.sha256, CODEC.encode(token), at=ABSENT)
         await self._submit(token, [put, *ops], writer, verb)
 
     async def revoke(self, token_id: str, *, writer: Writer | None = None, verb: str = "revoke") -> None:
@@ -174,7 +174,7 @@ class Tokens:
     async def list(self) -> Sequence[AccessToken]:
         """Read every stored token, oldest first."""
         page = await scan_all(self._store, TOKENS_PREFIX)
-        return sorted(filter(None, map(_decode_token, page.entries)), key=_token_order)
+        return sorted(filter(None, map(_decode_token, page.entries)), key=lambda token: (token.created_at, token.id))
 
     async def _submit(self, token: AccessToken, ops: Sequence[Op], writer: Writer | None, verb: str) -> None:
         if writer is None:
@@ -272,7 +272,7 @@ def _identity(credential: Credential) -> tuple[object, ...]:
 def _decode_token(entry: Entry) -> AccessToken | None:
     """Decode a stored token; None for an unreadable one, which must not break the sign-in of others."""
     try:
-        return _CODEC.decode(entry.value, AccessToken)
+        return CODEC.decode(entry.value, AccessToken)
     except Stuck as error:
         _log.error("token unreadable", key=entry.key, reason=error.reason)
         return None
@@ -289,8 +289,4 @@ def _parse_subject(name: str) -> Subject:
         return msgspec.convert(name, Subject)
     except msgspec.ValidationError as error:
         remedy = "use letters, digits and . _ @ + -, at most 128"
-        raise Invalid(Fault("name", f"{shorten_text(name, 80)!r} is nobody's name", remedy)) from error
-
-
-def _token_order(token: AccessToken) -> tuple[datetime, str]:
-    return token.created_at, token.id
+        raise Invalid(Fault("name", f"{shorten_text(name, 80)!r} is not a valid name", remedy)) from error

@@ -7,7 +7,7 @@ key, so that two that would over-commit together cannot both succeed; a release 
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Self
 
 import structlog
@@ -60,11 +60,6 @@ def usage(total: Quantity, allocations: Mapping[str, Allocation]) -> dict[str, f
         "memory_utilization": 100 * used.memory_mb / total.memory_mb,
         "active_allocations": len(allocations),
     }
-
-
-def find_expired(allocations: Iterable[Allocation], *, now: datetime, max_age: timedelta) -> list[Allocation]:
-    """List the allocations that are older than `max_age`."""
-    return [one for one in allocations if now - one.allocated_at > max_age]
 
 
 _MB_PER_GB: Final = 1024
@@ -151,21 +146,25 @@ class ResourceAllocator:
         """Release the allocations that are older than `max_age_hours` and return how many there were."""
         async with self._lock:
             found = await self._read()
-            old = find_expired(found.values(), now=self._clock.now(), max_age=timedelta(hours=max_age_hours))
-            return sum([await self._remove(one.allocation_id) for one in old])
+            now, most = self._clock.now(), timedelta(hours=max_age_hours)
+            return sum([await self._remove(name) for name, one in found.items() if now - one.allocated_at > most])
 
     async def _try_allocate(self, wanted: Quantity) -> Allocation | None:
         """Commit the allocation if it fits; None means that another writer was faster and it must be decided anew."""
         guard = await self._store.get(self._guard)
         found = await self._read()
         if not self._fits(wanted, found):
-            raise ValueError(_insufficient_message(wanted, self._total - sum_allocations(found.values())))
+            want, left = wanted.limits(), (self._total - sum_allocations(found.values())).limits()
+            raise ValueError(
+                f"insufficient resources: {want['cpu']} CPU and {want['memory']} wanted,"
+                f" {left['cpu']} CPU and {left['memory']} available; release some or ask for less"
+            )
         allocation = Allocation(allocation_id=self._ids(), quantity=wanted, allocated_at=self._clock.now())
         try:
             await commit_ops(
                 self._store,
                 Put(self._guard, b"", at=guard.revision if guard else ABSENT),
-                Put(self._key(allocation.allocation_id), self._codec.encode(allocation), at=ABSENT),
+                Put(self._prefix + allocation.allocation_id, self._codec.encode(allocation), at=ABSENT),
             )
         except Conflict:
             return None
@@ -176,7 +175,7 @@ class ResourceAllocator:
         found = await self._read()
         if allocation_id not in found:
             return False
-        entry = await self._store.get(self._key(allocation_id))
+        entry = await self._store.get(self._prefix + allocation_id)
         if entry is None:
             return False
         try:
@@ -200,9 +199,6 @@ class ResourceAllocator:
     def _fits(self, wanted: Quantity, found: Mapping[str, Allocation]) -> bool:
         return wanted.within(self._total - sum_allocations(found.values()))
 
-    def _key(self, allocation_id: str) -> str:
-        return self._prefix + allocation_id
-
 
 def _total(cpu: float | None, memory_gb: float | None) -> Quantity:
     if cpu is None or memory_gb is None:
@@ -210,13 +206,5 @@ def _total(cpu: float | None, memory_gb: float | None) -> Quantity:
         cpu = settings.total_cpu_cores if cpu is None else cpu
         memory_gb = settings.total_memory_gb if memory_gb is None else memory_gb
     if not (_MIN_CPU <= cpu < float("inf") and 0 < memory_gb < float("inf")):
-        raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use more than nothing")
+        raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use values above zero")
     return Quantity(round(cpu * 1000), math.ceil(memory_gb * _MB_PER_GB))
-
-
-def _insufficient_message(wanted: Quantity, rest: Quantity) -> str:
-    want, left = wanted.limits(), rest.limits()
-    return (
-        f"insufficient resources: {want['cpu']} CPU and {want['memory']} wanted,"
-        f" {left['cpu']} CPU and {left['memory']} available; release some or ask for less"
-    )

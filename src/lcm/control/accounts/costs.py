@@ -16,6 +16,7 @@ import msgspec
 
 from lcm.control.objects.records import CODEC, UIDS, encode_checked, read_entry
 from lcm.model.base.capacity import Amount, utilization
+from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.billing import Billing, BillingInterval, clip_interval
@@ -61,14 +62,16 @@ def interval_ops(entry: Entry | None, worker: LabWorker, prices: PriceBook, now:
     return ops
 
 
-async def read_costs(store: Store, *, since: datetime, until: datetime, now: datetime) -> Sequence[BillingInterval]:
-    """List the cost of all workers in a time span, by worker and time; each interval is cut to the span."""
-    page = await scan_all(store, OPEN_PREFIX)
+async def read_costs(
+    store: Store, *, since: datetime, until: datetime, now: datetime, worker_id: str = ""
+) -> Sequence[BillingInterval]:
+    """List the cost of all workers, or of one, in a time span, by worker and time; each interval is cut to the span."""
+    page = await scan_all(store, open_key(worker_id))
     entries = list(page.entries)
     cursor: Cursor | None = Cursor(page.revision, CLOSED_PREFIX + _stamp(since))
     while cursor is not None:
         page = await store.scan(CLOSED_PREFIX, cursor=cursor)
-        entries += page.entries
+        entries += (entry for entry in page.entries if not worker_id or f"/{worker_id}/" in entry.key)
         cursor = page.next
     every = (clip_interval(CODEC.decode(entry.value, BillingInterval), since, until, now) for entry in entries)
     return sorted(
@@ -76,36 +79,20 @@ async def read_costs(store: Store, *, since: datetime, until: datetime, now: dat
     )
 
 
-async def read_bill(store: Store, worker_id: str, *, since: datetime, now: datetime) -> Sequence[BillingInterval]:
-    """List what one worker has cost since a moment, each interval cut to that; it may be gone by now."""
-    page = await scan_all(store, open_key(worker_id))
-    entries = list(page.entries)
-    cursor: Cursor | None = Cursor(page.revision, CLOSED_PREFIX + _stamp(since))
-    while cursor is not None:
-        page = await store.scan(CLOSED_PREFIX, cursor=cursor)
-        entries += (entry for entry in page.entries if f"/{worker_id}/" in entry.key)
-        cursor = page.next
-    every = (clip_interval(CODEC.decode(entry.value, BillingInterval), since, now, now) for entry in entries)
-    return [one for one in every if one]
-
-
 def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime) -> datetime:
     """Return since when the worker is in its present state; time when it ran unobserved is billed too.
 
     But no time from before it was a worker, and none twice.
     """
-    facts, launched_at = worker.status.ec2, worker.status.ec2.launched_at
-    if launched_at is None or launched_at >= now or not _counts_from_launch(facts.state, now - launched_at):
+    state, launched_at = worker.status.ec2.state, worker.status.ec2.launched_at
+    if launched_at is None or launched_at >= now or state not in {_PENDING, Billing.RUNNING}:
         return now
+    if state == Billing.RUNNING and now - launched_at < _OBSERVED_LATE:
+        return now  # it came up just now
     if known is None:
         return max(launched_at, worker.metadata.created_at or launched_at)
     # An older launch time belongs to an earlier start than the one that was observed now.
     return launched_at if launched_at > known.since else now
-
-
-def _counts_from_launch(state: str, ago: timedelta) -> bool:
-    """Return whether the machine is in this state since its launch, rather than since it came up just now."""
-    return state == _PENDING or (state == Billing.RUNNING and ago >= _OBSERVED_LATE)
 
 
 def _new_interval(worker: LabWorker, prices: PriceBook, since: datetime) -> BillingInterval | None:
@@ -163,8 +150,8 @@ async def with_cost(store: Store, before: LabletSession, after: LabletSession, n
     leaves = before.status.phase in ON_WORKER_PHASES and after.status.phase not in ON_WORKER_PHASES
     if not leaves or worker_id is None:
         return after
-    bill = await read_bill(store, worker_id, since=_placed_at(before, now), now=now)
-    cost = cost_of(before, await _find_worker(store, worker_id), bill, now)
+    bill = await read_costs(store, since=_placed_at(before, now), until=now, now=now, worker_id=worker_id)
+    cost = cost_of(before, await find_worker(store, worker_id), bill, now)
     if cost is None:
         return after
     cost += before.status.cost_usd or 0
@@ -216,8 +203,11 @@ def _type_capacity(paid: BillingInterval) -> Amount | None:
     )
 
 
-async def _find_worker(store: Store, uid: str) -> LabWorker | None:
+async def find_worker(store: Store, uid: str) -> LabWorker | None:
+    """Read a worker by its uid; None means that there is none."""
     named = await store.get(UIDS + uid)
-    entry = await store.get(named.value.decode()) if named else None
+    key = named.value.decode() if named else ""
+    entry = await store.get(key) if key.startswith(KINDS[LabWorker.__name__].prefix) else None
     found = read_entry(entry, LabWorker) if entry else None
+    # Another worker may have taken the name since the uid was looked up.
     return found if found is not None and found.metadata.uid == uid else None

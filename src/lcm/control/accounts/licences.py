@@ -106,14 +106,17 @@ def claim_seat(token: TokenSeats | None, before: LicenceSeat | None, after: Lice
     """
     if before is not None and before.state is SeatState.ORPHANED:
         raise NoRoom(
-            f"the seat of {before.worker_name} was not given back: "
+            f"the licence seat of {before.worker_name} was not returned: "
             f"free it at the licence server, then {_free_request(before)}"
         )
     if token is None or (before is not None and before.token == after.token):
         return ()
     others = [seat for seat in token.taken if seat.worker_id != after.worker_id]
     if len(others) >= token.seats:
-        raise NoRoom(_full_message(token, others))
+        left = [seat.worker_name for seat in others if seat.state is SeatState.ORPHANED]
+        remedy = f"free the seats of {', '.join(left)}" if left else "delete or pause a worker that has one"
+        taken = f"{len(others)} of {token.seats} taken"
+        raise NoRoom(f"no licence seat is free ({taken}): {remedy}, or raise CML_LICENSE_SEATS")
     return (
         Put(_GUARDS_PREFIX + token.name, after.worker_id.encode(), at=token.guard.revision if token.guard else ABSENT),
     )
@@ -134,7 +137,7 @@ def orphan_alert(seat: LicenceSeat, now: datetime) -> tuple[Op, Event]:
         alert=ORPHANED_ALERT,
         severity=Severity.CRITICAL,
         reason=ORPHANED_ALERT,
-        message=f"{seat.worker_name} ended without giving its licence back: free the seat at the licence server, "
+        message=f"{seat.worker_name} ended without returning its licence: free the seat at the licence server, "
         f"then {_free_request(seat)}",
         since=now,
     )
@@ -149,26 +152,19 @@ async def read_ledger(store: Store, totals: Mapping[str, int]) -> LicenceLedger:
     return build_ledger(sorted(seats, key=lambda seat: (seat.namespace, seat.worker_name, seat.worker_id)), totals)
 
 
-def check_worker_id(worker_id: str) -> None:
-    """Raise Gone for a text that cannot be the uid of a worker."""
-    if not NAME.fullmatch(worker_id):
-        raise Gone("no worker has such a uid")
-
-
 async def free_seat(writer: Writer, worker_id: str) -> None:
     """Remove an orphaned seat and its alert.
 
     Raises Gone when there is no such seat, Refused when it is not orphaned.
     """
-    check_worker_id(worker_id)
+    if not NAME.fullmatch(worker_id):
+        raise Gone("no worker has such a uid")
     entry = await writer.store.get(seat_key(worker_id))
     seat = decode_seat(entry)
     if entry is None or seat is None:
         raise Gone(f"worker {worker_id} has no licence seat")
     if seat.state is not SeatState.ORPHANED:
-        raise Refused(
-            f"the seat of {seat.worker_name} is {seat.state}: its worker gives it back by itself when it ends"
-        )
+        raise Refused(f"the seat of {seat.worker_name} is {seat.state}: its worker returns it when it ends")
     alerts = await read_alerts(writer.store, _alert_key(seat))
     events = alerts.change_events(Alerts(), writer.clock.now())
     deed = AuditedAction(verb="free", kind=SEAT_KIND, name=worker_id, namespace=seat.namespace)
@@ -217,12 +213,6 @@ def _is_unreturned(before: LabWorker, after: LabWorker) -> bool:
     left = before.status.phase is _P.UNLICENSING is not after.status.phase
     facts = after.status.cml
     return left and facts.licensed is False and facts.license_status in UNRETURNED
-
-
-def _full_message(token: TokenSeats, taken: Sequence[LicenceSeat]) -> str:
-    left = [seat.worker_name for seat in taken if seat.state is SeatState.ORPHANED]
-    remedy = f"free what {', '.join(left)} left behind" if left else "delete or pause a worker that has one"
-    return f"no licence seat is free ({len(taken)} of {token.seats} taken): {remedy}, or raise CML_LICENSE_SEATS"
 
 
 def _free_request(seat: LicenceSeat) -> str:

@@ -67,7 +67,11 @@ def admit(
     if isinstance(made, LabletSession | Reservation):
         assert isinstance(target, LabletDefinition), "a booking is admitted with its definition"
         made = _complete_booking(made, target, caller, now)
-    return _with_first_phase(made, author, now, reason)
+    machine = kind_of(made).machine
+    if machine is None:
+        return made
+    line = PhaseChange(phase=machine.initial, at=now, by=author, reason=reason)
+    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, history=(line,)))
 
 
 def check_document(resource: Resource, wanted: Reference | None, found: Sequence[Target]) -> Target | None:
@@ -98,7 +102,7 @@ def looks_like_uid(name: str) -> bool:
 def _new_metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metadata:
     theirs = resource.metadata
     if looks_like_uid(theirs.name):
-        raise Invalid(Fault("metadata.name", "looks like a uid", "use a name that nothing else can be meant by"))
+        raise Invalid(Fault("metadata.name", "looks like a uid", "use a name that does not look like a uid"))
     return Metadata(
         name=theirs.name,
         namespace=theirs.namespace,
@@ -112,15 +116,6 @@ def _new_metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metad
     )
 
 
-def _with_first_phase(resource: R, author: str, now: datetime, reason: str) -> R:
-    machine = kind_of(resource).machine
-    if machine is None:
-        return resource
-    line = PhaseChange(phase=machine.initial, at=now, by=author, reason=reason)
-    status = msgspec.structs.replace(resource.status, history=(line,))
-    return msgspec.structs.replace(resource, status=status)
-
-
 def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller, now: datetime) -> Any:  # noqa: ANN401 - either kind of booking, and the same one back
     spec = booking.spec
     _check_permitted(spec.owner, spec.priority, caller)
@@ -130,12 +125,20 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
         "lab_track": spec.lab_track or definition.spec.lab_track,
     }
     if isinstance(booking, LabletSession):
-        changes |= _session_defaults(booking, definition, now)
+        changes["lab_instance_type"] = definition.spec.lab_type
+        if spec.timeslot_start is None and spec.give_up_at is None:
+            changes["give_up_at"] = now + DEFAULT_WAIT
     filled = msgspec.structs.replace(booking, spec=msgspec.structs.replace(spec, **changes))
     faults = [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]
     if faults := [*faults, *_need_faults(booking, definition, caller)]:
         raise Invalid(*faults)
-    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **_booking_times(filled)))
+    if isinstance(filled, LabletSession):
+        end = filled.spec.timeslot_end
+        times = {"expires_at": end or filled.spec.give_up_at, "ends_at": end}
+    else:
+        slots = occurrences(filled.spec)
+        times = {"starts_at": slots[0][0], "ends_at": slots[-1][1]}
+    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **times))
 
 
 def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
@@ -144,21 +147,14 @@ def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
     if owner not in ("", caller.name):
         raise Forbidden(f"{caller.name} may not book for {owner}")
     if priority > 0:
-        raise Forbidden("only staff may give a priority above 0")
-
-
-def _session_defaults(session: LabletSession, definition: LabletDefinition, now: datetime) -> dict[str, Any]:
-    patience = session.spec.give_up_at
-    if session.spec.timeslot_start is None and patience is None:
-        patience = now + DEFAULT_WAIT
-    return {"lab_instance_type": definition.spec.lab_type, "give_up_at": patience}
+        raise Forbidden("only staff may set a priority above 0")
 
 
 def _owner_faults(booking: LabletSession | Reservation) -> Iterator[Fault]:
     try:
         msgspec.convert(booking.spec.owner, Subject)
     except msgspec.ValidationError:
-        yield Fault("spec.owner", "no name of a person or program", "use letters, digits and . _ @ + -, at most 128")
+        yield Fault("spec.owner", "not a valid name", "use letters, digits and . _ @ + -, at most 128")
 
 
 def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinition, now: datetime) -> Iterator[Fault]:
@@ -167,19 +163,15 @@ def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         yield Fault("spec.timeslot_end", "the slot is over", "use a later one")
     if isinstance(booking, LabletSession) and booking.spec.give_up_at is not None and booking.spec.give_up_at <= now:
         yield Fault("spec.give_up_at", "that moment has passed", "use a later one, or leave it out")
-    minutes, path = _length_minutes(booking)
+    if spec.timeslot_start is not None and spec.timeslot_end is not None:
+        minutes, path = (spec.timeslot_end - spec.timeslot_start) / _MINUTE, "spec.timeslot_end"
+    else:
+        assert isinstance(booking, LabletSession), "only sessions come without a slot"
+        minutes, path = booking.spec.duration_minutes or 0, "spec.duration_minutes"
     if minutes > longest:
         yield Fault(
-            path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for {longest} at most"
+            path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for at most {longest} minutes"
         )
-
-
-def _length_minutes(booking: LabletSession | Reservation) -> tuple[float, str]:
-    spec = booking.spec
-    if spec.timeslot_start is not None and spec.timeslot_end is not None:
-        return (spec.timeslot_end - spec.timeslot_start) / _MINUTE, "spec.timeslot_end"
-    assert isinstance(booking, LabletSession), "only sessions come without a slot"
-    return booking.spec.duration_minutes or 0, "spec.duration_minutes"
 
 
 def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinition) -> Iterator[Fault]:
@@ -206,15 +198,6 @@ def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         if less:
             problem = f"{limits[name]} is less than {definition.metadata.name} needs, and only staff may lower it"
             yield Fault(f"spec.resource_limits.{name}", problem, f"use {least[name]} or more, or leave the limits out")
-
-
-def _booking_times(booking: LabletSession | Reservation) -> dict[str, Any]:
-    """Return by when a booking must have run and when its time is over, as far as that is known."""
-    if isinstance(booking, LabletSession):
-        end = booking.spec.timeslot_end
-        return {"expires_at": end or booking.spec.give_up_at, "ends_at": end}
-    slots = occurrences(booking.spec)
-    return {"starts_at": slots[0][0], "ends_at": slots[-1][1]}
 
 
 Quota = Callable[[Caller, Sequence[Resource]], Awaitable[Sequence[Op]]]

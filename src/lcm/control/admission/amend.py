@@ -23,7 +23,7 @@ from lcm.model.kinds.worker import LabType, LabWorker, WorkerPhase
 _MUTABLE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
 _NEW_VERSION: Final = "publish a new version"
 _PHASES_BEFORE_LAUNCH: Final = frozenset({WorkerPhase.PENDING, WorkerPhase.FAILED})
-_BOOK_ANEW: Final = "delete it and book anew"
+_BOOK_ANEW: Final = "delete it and book again"
 
 
 def amend(stored: R, wanted: R, *, caller: Caller) -> R:
@@ -123,7 +123,7 @@ def _immutable_faults(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - 
             free = frozenset(old.spec.__struct_fields__) - set(FIXED_PER_VERSION)
             yield from _change_faults("spec", old.spec, new.spec, free=free, remedy=_NEW_VERSION)
         case LabWorkerPool() if old.spec.lab_track != new.spec.lab_track:
-            yield Fault("spec.lab_track", "a pool serves one track for life", "make another pool")
+            yield Fault("spec.lab_track", "the track of a pool cannot be changed", "make another pool")
         case LabWorker() if _may_have_machine(old):
             remedy = "delete the worker and make another"
             yield from _change_faults("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
@@ -170,7 +170,7 @@ def patch_document(stored: R, patch: Mapping[str, Any]) -> dict[str, Any]:
 def merge_patch(document: Mapping[str, Any], patch: Mapping[str, Any], *, depth: int = 0) -> dict[str, Any]:
     """Merge a patch into a document: null removes, an object is merged recursively, all else replaces."""
     if depth > _MAX_DEPTH:
-        raise Invalid(Fault("document", f"more than {_MAX_DEPTH} objects within each other", "no kind is so deep"))
+        raise Invalid(Fault("document", f"nested more than {_MAX_DEPTH} levels deep", "use fewer levels"))
     result = dict(document)
     for name, value in patch.items():
         if value is None:

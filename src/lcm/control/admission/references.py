@@ -92,7 +92,7 @@ def choose_target(wanted: Reference, found: Sequence[Target]) -> Target:
     problems = [_why_unusable(one) for one in found]
     usable = [one for one, problem in zip(found, problems, strict=True) if not problem]
     if usable:
-        return max(usable, key=_version_order)
+        return max(usable, key=lambda one: version_key(one.spec.version) if isinstance(one, LabletDefinition) else ())
     for one in found:
         refuse_marked(one)
     remedy = "set one to state: active" if wanted.kind is LabletDefinition else "use another"
@@ -125,7 +125,3 @@ def _why_unusable(target: Target) -> str:
     if isinstance(target, LabletDefinition) and target.spec.state is not DefinitionState.ACTIVE:
         return f"{name} is {target.spec.state}"
     return ""
-
-
-def _version_order(target: Target) -> tuple[tuple[int, ...], bool, str]:
-    return version_key(target.spec.version) if isinstance(target, LabletDefinition) else ((), False, "")

@@ -5,13 +5,12 @@ that could not be rewritten with the ports of a session is refused, with the lin
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
-from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, ResourceRequirements
+from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
 from lcm.model.kinds.worker import LabType
 from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
 from lcm.model.topology.lab_text import MAX_BYTES
@@ -30,7 +29,11 @@ _SHOWN_PORTS: Final = 5
 async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
     lab = await _check_in_thread(data)
-    needed, faults = _find_needs(lab)
+    needed, faults = None, tuple[TopologyFault, ...]()
+    try:
+        needed = compute_needs(lab, shipped_nodes())
+    except Invalid as error:
+        faults = tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in error.faults)
     stored = await artifacts.put(data)
     return TopologyReport(
         uri=stored.uri,
@@ -42,15 +45,8 @@ async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
         needs=needed,
         port_template=lab.port_template,
         node_definitions=lab.node_definitions,
-        faults=tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in faults),
+        faults=faults,
     )
-
-
-def _find_needs(lab: ParsedLab) -> tuple[ResourceRequirements | None, Sequence[Fault]]:
-    try:
-        return compute_needs(lab, shipped_nodes()), ()
-    except Invalid as error:
-        return None, error.faults
 
 
 async def complete_definition(artifacts: Artifacts, definition: LabletDefinition) -> LabletDefinition:
@@ -60,11 +56,15 @@ async def complete_definition(artifacts: Artifacts, definition: LabletDefinition
     """
     if definition.spec.lab_type not in _CML_TYPES:
         return definition
-    data = await _fetch_file(lambda: _read_topology(artifacts, definition.spec))
+    data = await _fetch_topology(artifacts, definition.spec.topology)
     try:
         spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
     except Invalid as error:
-        raise Invalid(*map(_fault_in_definition, error.faults)) from error
+        faults = [
+            one if one.path.startswith("spec.") else Fault(f"spec.topology: {one.path}", one.problem, one.remedy)
+            for one in error.faults
+        ]
+        raise Invalid(*faults) from error
     return msgspec.structs.replace(definition, spec=spec)
 
 
@@ -72,7 +72,7 @@ def check_lab_file(data: bytes) -> ParsedLab:
     """Read a lab file and rewrite it once as a trial. Raise TooLarge, or Invalid with the faults and their lines."""
     lab = parse_lab(data)
     if not lab.node_count:
-        raise Invalid(Fault("nodes", "there are none, so that its labs would never run", "add a node"))
+        raise Invalid(Fault("nodes", "there are none, so its labs would never run", "add a node"))
     names = sorted(lab.port_template)
     if len(names) > len(OPEN_PORTS):
         raise Invalid(Fault("nodes", f"{len(names)} ports", f"a worker has {len(OPEN_PORTS)}; use fewer port tags"))
@@ -83,13 +83,6 @@ def check_lab_file(data: bytes) -> ParsedLab:
 async def _check_in_thread(data: bytes) -> ParsedLab:
     """Check a lab file; a large one in a thread, so that it does not block the event loop."""
     return check_lab_file(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(check_lab_file, data)
-
-
-def _fault_in_definition(fault: Fault) -> Fault:
-    """Return a fault of a file with the path at which the definition has it."""
-    return (
-        fault if fault.path.startswith("spec.") else Fault(f"spec.topology: {fault.path}", fault.problem, fault.remedy)
-    )
 
 
 def _derive_spec(spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes) -> LabletDefinitionSpec:
@@ -114,14 +107,10 @@ def _check_ports(spec: LabletDefinitionSpec, lab: ParsedLab) -> None:
         raise Invalid(Fault("spec.port_template", problem, "name them, or leave port_template out to derive it"))
 
 
-async def _read_topology(artifacts: Artifacts, spec: LabletDefinitionSpec) -> bytes:
-    return await artifacts.get(spec.topology.uri, digest=spec.topology.digest, limit_bytes=MAX_BYTES)
-
-
-async def _fetch_file(read: Callable[[], Awaitable[bytes]]) -> bytes:
+async def _fetch_topology(artifacts: Artifacts, topology: Topology) -> bytes:
     """Read a file. Raise Invalid, with what to correct in the definition, when it cannot be read."""
     try:
-        return await read()
+        return await artifacts.get(topology.uri, digest=topology.digest, limit_bytes=MAX_BYTES)
     except Gone as error:
         raise Invalid(Fault(_URI, str(error), "upload the file first, or correct the address")) from error
     except TooLarge as error:
@@ -130,4 +119,4 @@ async def _fetch_file(read: Callable[[], Awaitable[bytes]]) -> bytes:
         raise Invalid(*(Fault(_URI, f"{one.path}: {one.problem}", one.remedy) for one in error.faults)) from error
     except Stuck as error:
         where = _DIGEST if error.reason == "DigestMismatch" else _URI
-        raise Invalid(Fault(where, str(error), "correct the definition, or have the file made readable")) from error
+        raise Invalid(Fault(where, str(error), "correct the definition, or make the file readable")) from error

@@ -174,13 +174,16 @@ class Calendar:
         spec, token = row.pool.spec, token_id(row.template.spec.worker.cml.license_token)
         total = self._licences.get(token)
         others = [one for one in self._pools_with_token(token) if one.pool.metadata.uid != row.pool.metadata.uid]
-        price = row.template.spec.price_per_hour_usd
+        licences, sharing, price = None, tuple[Timeline, ...](), row.template.spec.price_per_hour_usd
+        if total is not None:
+            licences = total - self._count_unpooled(token) - sum(len(standing_seats(one)) for one in others)
+            sharing = tuple(seats.opening for seats in map(self.seats, others) if seats is not None)
         return PromiseRules(
             now=now,
             policy=spec.policy,
             usable=usable_seats(row, now, self.terms),
-            licences=None if total is None else total - self._count_unpooled(token) - sum(map(_count_standing, others)),
-            sharing=() if total is None else tuple(self._opening_timelines(others)),
+            licences=licences,
+            sharing=sharing,
             hours=spec.allowed_hours,
             budget=spec.budget,
             price=price if price is not None else self._highest_price(row),
@@ -201,12 +204,6 @@ class Calendar:
 
     def _pools_with_token(self, token: str) -> Iterator[PoolSnapshot]:
         return (row for row in self.pools() if token_id(row.template.spec.worker.cml.license_token) == token)
-
-    def _opening_timelines(self, rows: Iterable[PoolSnapshot]) -> Iterator[Timeline]:
-        for row in rows:
-            seats = self.seats(row)
-            if seats is not None:
-                yield seats.opening
 
     def _count_unpooled(self, token: str) -> int:
         """Count the workers with a licence of a token, now or later, that fill no seat counted for that token."""
@@ -278,10 +275,10 @@ class Calendar:
 def _claims_of(ref: Ref[Any], resource: Resource | None) -> _BookingClaims:
     if not isinstance(resource, LabletSession | Reservation):
         return {}
-    pools = (
-        (Ref(LabWorkerPool, pool, ref.namespace), number, held) for pool, number, held in claims_of_booking(resource)
-    )
-    return {(pool, held.holder): (number, held) for pool, number, held in pools}
+    return {
+        (Ref(LabWorkerPool, pool, ref.namespace), held.holder): (number, held)
+        for pool, number, held in claims_of_booking(resource)
+    }
 
 
 async def _wait_briefly(known: Awaitable[None], since: float) -> None:
@@ -293,7 +290,7 @@ async def _wait_briefly(known: Awaitable[None], since: float) -> None:
         async with asyncio.timeout_at(since + CATCH_UP_TIMEOUT.total_seconds()):
             await known
     except TimeoutError as error:
-        raise Later("the calendar is behind what was booked: try again", after=CATCH_UP_TIMEOUT) from error
+        raise Later("the calendar is not up to date yet: try again", after=CATCH_UP_TIMEOUT) from error
 
 
 def _seat_inputs(row: PoolSnapshot, terms: Terms) -> object:
@@ -304,7 +301,3 @@ def _seat_inputs(row: PoolSnapshot, terms: Terms) -> object:
     pool = row.pool
     stand = standing_seats(row)
     return stand, pool.spec.max_workers, pool.status.boot_seconds, row.template.spec.worker, workers, terms
-
-
-def _count_standing(row: PoolSnapshot) -> int:
-    return len(standing_seats(row))

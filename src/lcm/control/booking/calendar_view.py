@@ -84,7 +84,8 @@ def _unpooled_workers(known: Calendar, namespace: str | None) -> Iterator[_Calen
 def _calendar_row(
     known: Calendar, line: _CalendarSeat, caller: Caller, since: datetime, until: datetime
 ) -> CalendarRow:
-    shown = sorted((one for one in line.claims if one.claim.overlaps(since, until)), key=_claim_order)
+    shown = [one for one in line.claims if one.claim.overlaps(since, until)]
+    shown.sort(key=lambda one: (one.claim.start, one.claim.end, one.holder))
     return CalendarRow(
         namespace=line.namespace,
         pool=line.pool,
@@ -93,10 +94,6 @@ def _calendar_row(
         phase=line.worker.status.phase if line.worker else "",
         booked=tuple(_show_claim(known, one, caller) for one in shown),
     )
-
-
-def _claim_order(held: HeldClaim) -> tuple[datetime, datetime, str]:
-    return held.claim.start, held.claim.end, held.holder
 
 
 def _show_claim(known: Calendar, held: HeldClaim, caller: Caller) -> Booked:

@@ -20,7 +20,7 @@ from lcm.control.booking.explain_places import (
     survey_places,
 )
 from lcm.control.booking.guards import pools_revision
-from lcm.control.booking.promise import Promises, seat_kinds
+from lcm.control.booking.promise import NO_POOL_REMEDY, UNKNOWN_SIZE_REMEDY, Promises, seat_kinds
 from lcm.control.booking.request import Booking
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -42,13 +42,9 @@ from lcm.placement.request import BOOTING, DRAINING, PlacementRequest
 from lcm.placement.rules import FILTER_REMEDIES as FILTERS
 from lcm.placement.rules import static_rejection
 from lcm.placement.seat_choice import SEAT_REMEDIES, candidate_seats, choose_seat, explain_refusal
-from lcm.placement.seat_choice import SEAT_REMEDIES as SEATING
 
-UNKNOWN_SIZE_REMEDY: Final = (
-    "give the template an instance type that is known, or wait until one of its workers has reported"
-)
-_NO_POOL_REMEDY: Final = "make the pool anew, or book another slot"
-_NOT_STARTED_REMEDY: Final = "see with `lcm describe pool` why the pool controller has not started one"
+_NO_POOL_REMEDY: Final = "create the pool again, or book another slot"
+_NOT_STARTED_REMEDY: Final = "check with `lcm describe pool` why the pool controller has not started one"
 _BOOTING_REMEDY: Final = FILTERS["booting"]
 _WaitReason = tuple[str, str, str]
 """A word, a sentence, and a remedy."""
@@ -64,9 +60,8 @@ def explain_promised(
     why, waits_for, remedy = _explain_unsuitable(promises, session, row, seat.number, claim) or _explain_wait(
         row, worker, claim, terms, now
     )
-    held = (
-        f"seat {seat.pool}/{seat.number} is held for it from {format_moment(claim.start)} to {format_moment(claim.end)}"
-    )
+    span = f"from {format_moment(claim.start)} to {format_moment(claim.end)}"
+    held = f"planned worker {seat.pool}/{seat.number} is held for it {span}"
     return Explanation(
         outcome="promise",
         why=why,
@@ -92,17 +87,20 @@ def _explain_unsuitable(
     if number not in away:
         return None
     name, reason = away[number]
-    return name, f"what fills it does not suit the session: {reason}", FILTERS[name]
+    return name, f"its worker does not suit the session: {reason}", FILTERS[name]
 
 
 def _explain_wait(
     row: PoolSnapshot | None, worker: LabWorker | None, claim: Claim, terms: Terms, now: datetime
 ) -> _WaitReason:
     if row is None:
-        return "no_pool", "its pool is not there any more", _NO_POOL_REMEDY
+        return "no_pool", "its pool no longer exists", _NO_POOL_REMEDY
     opens = claim.start - boot_lead(row.pool, terms)
+    if worker is None and now < opens:
+        return "", f"its worker is started at {format_moment(opens)}", ""
     if worker is None:
-        return _explain_unfilled(now, opens)
+        reason = f"it waits for a worker, which should have been started at {format_moment(opens)}"
+        return "no_worker", reason, _NOT_STARTED_REMEDY
     boot = usual_boot(row.pool, terms)
     usable = usable_from(worker, now, boot)
     if usable is None:
@@ -127,16 +125,6 @@ def _explain_unusable(worker: LabWorker, closed: str, now: datetime, opens: date
     return "phase", f"its worker {name} takes no sessions: {closed}", FILTERS["phase"]
 
 
-def _explain_unfilled(now: datetime, opens: datetime) -> _WaitReason:
-    if now < opens:
-        return "", f"its worker is started at {format_moment(opens)}", ""
-    return (
-        "no_worker",
-        f"it waits for a worker, which should have been started at {format_moment(opens)}",
-        _NOT_STARTED_REMEDY,
-    )
-
-
 async def ask_seats(promises: Promises, asked: PlacementQuery) -> list[PlaceAnswer]:
     """Ask every seat of a namespace for a slot; of seats that are alike and have no claim only the first is asked."""
     rows = promises.calendar.pools(asked.session.metadata.namespace)
@@ -149,7 +137,7 @@ def _ask_pool_seats(
 ) -> Iterator[PlaceAnswer]:
     pool, seats, alike = row.pool.metadata.name, promises.calendar.seats(row), seat_kinds(row)
     if seats is None or alike is None:
-        reason = "it is not known what a worker of the pool holds"
+        reason = "the size of the pool's workers is not known"
         yield _rejecting_answer(pool, pool, "unknown_size", reason, UNKNOWN_SIZE_REMEDY)
         return
     claim, away = asked.booked_claim, alike.unsuitable_seats(asked.request, range(1, len(seats) + 1))
@@ -193,9 +181,8 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     found = await survey_places(promises, asked)
     request, strategy = asked.request, asked.terms.strategy
     placed, explained = place(found.fleet, request, strategy), found.ask_places(request, strategy)
-    decision = msgspec.structs.replace(
-        placed.decision, rejections=() if _is_assigned(placed) else count_rejections(explained)
-    )
+    rejections = () if placed.decision.action == "assign" else count_rejections(explained)
+    decision = msgspec.structs.replace(placed.decision, rejections=rejections)
     why, reason, remedy = _explain_decision(found, placed, explained, request)
     taken = placed.place if placed.decision.action != "wait" else None
     answers = tuple(one.answer for one in explained)
@@ -214,26 +201,22 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     )
 
 
-def _is_assigned(placed: Placement) -> bool:
-    return placed.decision.action == "assign"
-
-
 def _explain_decision(
     found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], request: PlacementRequest
 ) -> tuple[str, str, str]:
     """Return what is in the way, in a word and in a sentence, and the remedy."""
-    if _is_assigned(placed):
+    if placed.decision.action == "assign":
         return "", placed.decision.reason, ""
     if not explained and found.unsized:
-        return "unknown_size", f"it is not known what a worker of pool {found.unsized[0]} holds", UNKNOWN_SIZE_REMEDY
+        return "unknown_size", f"the size of the workers of pool {found.unsized[0]} is not known", UNKNOWN_SIZE_REMEDY
     if not explained:
         return "no_pool", "there is neither a pool nor a worker in its namespace", _NO_PLACE_REMEDY
     culprit = _decisive_place(placed, explained, request)
     why = "too_large" if culprit.hopeless else culprit.answer.filter
     rejection = f"{culprit.place.name}: {culprit.answer.reason}"
     others = sum(one.answer.filter == culprit.answer.filter for one in explained) - 1
-    likewise = f" ({others} more likewise)" if others else ""
-    lead = placed.decision.reason if placed.place is not None else "no worker or seat takes it"
+    likewise = f" ({others} more for the same reason)" if others else ""
+    lead = placed.decision.reason if placed.place is not None else "no worker or planned worker takes it"
     return why, f"{lead}; {rejection}{likewise}{_explain_unopened(found, culprit, explained)}", culprit.answer.remedy
 
 
@@ -260,7 +243,7 @@ def _explain_unopened(found: PlaceSurvey, culprit: ExplainedPlace, explained: Se
     closed = [one for one in explained if one.place.id in found.barred and one.place.id != culprit.place.id]
     if not closed or culprit.place.seat:
         return ""
-    return f"; no seat is opened for it: {closed[0].place.name}: {closed[0].answer.reason}"
+    return f"; no planned worker is started for it: {closed[0].place.name}: {closed[0].answer.reason}"
 
 
 def _expected_slot(asked: PlacementQuery, at: datetime | None) -> Slot | None:
@@ -281,12 +264,12 @@ def _parse_seat(name: str) -> Seat:
 
 _REMEDIES: Final[Mapping[str, str]] = {
     **FILTERS,
-    **SEATING,
-    "no_pool": "make a LabWorkerPool for the track, or ask for it as soon as possible instead",
+    **SEAT_REMEDIES,
+    "no_pool": NO_POOL_REMEDY,
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
-_UNKNOWN_NEED_REMEDY: Final = "give it resource_requirements and node_count"
-_AT_RISK_REMEDY: Final = "nothing need be done: the scheduler looks for another seat, and an alert tells the operators"
+_UNKNOWN_NEED_REMEDY: Final = "set its resource_requirements and node_count"
+_AT_RISK_REMEDY: Final = "nothing to do: the scheduler looks for another planned worker, and operators get an alert"
 _SPEC_PREFIX: Final = "spec."
 
 
@@ -297,7 +280,10 @@ async def explain(writer: Writer, promises: Promises, ref: SessionRef) -> Explan
     await promises.calendar.wait_for_revision(session.metadata.resource_version)
     now, status = writer.clock.now(), session.status
     if status.phase in SESSION_MACHINE.final:
-        return _explain_ended(session)
+        last = status.history[-1].reason if status.history else ""
+        details = status.outcome_reason or status.last_error or last
+        reason = f"it is {status.phase}" + (f": {details}" if details else "")
+        return Explanation(outcome="over", why="", reason=reason, decision=status.last_decision)
     if status.worker_id is not None:
         return _with_risk(session, _explain_placed(promises, session))
     if session.spec.timeslot_start is not None and status.seat is not None and status.claim is not None:
@@ -349,7 +335,7 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
         near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
         return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
     seat = Seat(pool=found.row.pool.metadata.name, number=found.seats[0])
-    seats = f"{len(found.seats)} claims on seats" if len(found.seats) > 1 else f"seat {seat.number}"
+    seats = f"{len(found.seats)} claims on planned workers" if len(found.seats) > 1 else f"planned worker {seat.number}"
     held = f"from {format_moment(found.claims[0].start)} to {format_moment(found.claims[0].end)}"
     return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
 
@@ -357,8 +343,8 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
 async def _draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
     """Admit the wish like a session; faults are reported under the names of the wish's own fields."""
     if request.count > 1 and request.timeslot_start is None:
-        remedy = "give timeslot_start and timeslot_end, or a count of 1"
-        raise Invalid(Fault("count", "several are booked for a slot only", remedy))
+        remedy = "set timeslot_start and timeslot_end, or a count of 1"
+        raise Invalid(Fault("count", "several sessions can be booked for a slot only", remedy))
     spec = LabletSessionSpec(
         definition=request.definition,
         timeslot_start=request.timeslot_start,
@@ -400,19 +386,11 @@ def _preview_metadata(request: PreviewRequest) -> Metadata:
     return Metadata(name="preview", namespace=request.namespace)
 
 
-def _explain_ended(session: LabletSession) -> Explanation:
-    status = session.status
-    last = status.history[-1].reason if status.history else ""
-    details = status.outcome_reason or status.last_error or last
-    reason = f"it is {status.phase}" + (f": {details}" if details else "")
-    return Explanation(outcome="over", why="", reason=reason, decision=status.last_decision)
-
-
 def _explain_placed(promises: Promises, session: LabletSession) -> Explanation:
     status = session.status
     worker = promises.calendar.worker(status.worker_id or "")
     name = status.worker_name or (worker.metadata.name if worker else status.worker_id or "")
-    on_seat = f", which fills seat {status.seat.pool}/{status.seat.number}" if status.seat else ""
+    on_seat = f", which is planned worker {status.seat.pool}/{status.seat.number}" if status.seat else ""
     return Explanation(
         outcome="placed",
         why="",

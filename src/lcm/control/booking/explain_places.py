@@ -41,7 +41,7 @@ from lcm.placement.seats import Seats, smaller_amount, span_of
 
 FOREIGN_LABS: Final = "foreign_labs"
 _FOREIGN_LABS_REMEDY: Final = "end the labs on it that no session made, or add a worker"
-_BEYOND_SIZE: Final = "its seat is beyond the pool's size"
+_BEYOND_SIZE: Final = "its place is beyond the pool's size"
 _POOL_ENDING: Final = "its pool is being deleted"
 _PLACES_PER_TURN: Final = 20
 _ROOM_FILTER_NAMES: Final = frozenset(ROOM_FILTERS.values())
@@ -100,13 +100,6 @@ class PlaceSurvey:
     """Pools whose seats have no known size."""
     left_off: int = 0
     """How many seats were left out because a seat like them is included."""
-
-    def add_place(self, place: Place, claims: Sequence[HeldClaim], pool: str = "") -> None:
-        """Add a place with its claims."""
-        self.fleet.put(place)
-        for held in claims:
-            self.fleet.hold(place.id, held)
-        self.pools[place.id] = pool
 
     def ask_places(self, request: PlacementRequest, strategy: str) -> Sequence[ExplainedPlace]:
         """Ask every place: first those that fit, then the others by when they would."""
@@ -199,7 +192,9 @@ class _Surveyor:
             room = seats[number].capacity if seats is not None and number <= len(seats) else None
             place = worker_place(worker, asked.now, boot=boot, room=room)
             closed = _POOL_ENDING if _is_ending(row) else _BEYOND_SIZE if number > most else ""
-            why = None if closed or seats is None else self._limit_reason(seats, number, place.usable_at, rules)
+            why = None
+            if not closed and seats is not None and asked.booked_claim is None:  # a promised slot keeps its worker
+                why = _limit_violation(seats, number, asked.claim(place.usable_at or asked.now), rules)
             reason = closed or (why[1] if why else place.closed)
             await self._add_place(
                 replace(place, closed=reason), self._claims_on_worker(worker, claims[number]), row.pool
@@ -248,18 +243,12 @@ class _Surveyor:
         if why is not None:
             self.found.barred[place.id] = why
 
-    def _limit_reason(
-        self, seats: Seats, number: int, at: datetime | None, rules: PromiseRules
-    ) -> tuple[str, str] | None:
-        """Return why a worker may not run for as long as the session would be on it; None for a promised slot."""
-        asked = self._asked
-        if asked.booked_claim is not None:
-            return None
-        return _limit_violation(seats, number, asked.claim(at or asked.now), rules)
-
     async def _add_place(self, place: Place, claims: Sequence[HeldClaim], pool: LabWorkerPool | None) -> None:
         """Add a place, and let other tasks run now and then: a large fleet takes a second."""
-        self.found.add_place(place, claims, pool.metadata.name if pool else "")
+        self.found.fleet.put(place)
+        for held in claims:
+            self.found.fleet.hold(place.id, held)
+        self.found.pools[place.id] = pool.metadata.name if pool else ""
         if len(self.found.fleet) % _PLACES_PER_TURN == 0:
             await asyncio.sleep(0)
 
@@ -292,7 +281,7 @@ def _opening_refusal(seats: Seats, number: int, claim: Claim, rules: PromiseRule
     if not claim.need.within(seats[number].capacity):
         return None  # the place's own answer says so already
     if rules.policy not in OPENING_POLICIES:
-        return "no_worker", f"it has no worker, and with the policy {rules.policy} the pool opens no seat for a session"
+        return ("no_worker", f"it is not running, and with the policy {rules.policy} none is started for a session")
     return _limit_violation(seats, number, claim, rules)
 
 

@@ -92,8 +92,8 @@ async def admit_workers_to_seats(store: Store, before: LabWorkerPool, after: Lab
         for session in await sessions_on(store, one):
             seat = session.status.seat
             if seat is None or seat.pool != after.metadata.name:
-                problem = f"{ref_of(session)} came onto worker {one}, which is to fill a seat that knows nothing of it"
-                raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{problem}: look again")
+                problem = f"{ref_of(session)} is on worker {one}, which the pool did not know when it chose this worker"
+                raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{problem}: read it again")
     return [CheckRevision(key, guard.revision if guard else ABSENT) for key, guard in guards[:_MOST_CHECKS]]
 
 
@@ -141,9 +141,6 @@ def token_guard_key(token: str) -> str:
     return f"{_LICENCES_PREFIX}{token}"
 
 
-worker_guard = worker_guard_key
-
-
 def is_guard(key: str) -> bool:
     """Return whether a key is a guard; a commit that finds it changed must be decided again."""
     return key.startswith(("guards/", "occupied/"))
@@ -171,7 +168,7 @@ def refuse_new_claims(before: Resource, after: Resource) -> None:
     for name in _CLAIM_FIELDS:
         new = getattr(after.status, name)
         if new is not None and new != getattr(before.status, name):
-            raise IllegalStep(f"{before.metadata.name}: no step gives a session its {name}; the scheduler schedules it")
+            raise IllegalStep(f"{before.metadata.name}: a step cannot set its {name}; only the scheduler does")
 
 
 def refuse_overrun(before: Resource, after: Resource) -> None:

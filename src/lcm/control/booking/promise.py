@@ -28,8 +28,6 @@ from lcm.control.booking.request import (
     claims_at,
     claims_of,
     name_booking_in_refusal,
-    nearest_slots,
-    no_room_error,
     request_of,
     with_seats,
 )
@@ -48,7 +46,7 @@ from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import HOSTING_PHASES, WorkerPhase
 from lcm.model.money.billing import sum_costs
 from lcm.placement.candidate import format_moment
-from lcm.placement.claims import Terms, requirements_of
+from lcm.placement.claims import Terms, requirements_of, slot_of
 from lcm.placement.limits import PromiseRules
 from lcm.placement.places import PoolSnapshot, seat_place, session_holder, template_room
 from lcm.placement.promise import PromiseRefusal as Refusal
@@ -63,10 +61,8 @@ from lcm.system.tasks import TimeSlice
 PoolScope = tuple[str, str]
 """A namespace and a lab track: bookings of one scope ask the same pools."""
 _TRIAL_HOLDER: Final = "booked in the same commit, number {}"
-_NO_POOL_REMEDY: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
-_UNKNOWN_SIZE_REMEDY: Final = (
-    "give the template an instance type that is known, or wait until one of its workers has reported"
-)
+NO_POOL_REMEDY: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
+UNKNOWN_SIZE_REMEDY: Final = "use a known instance type in the template, or wait until one of its workers has reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,12 @@ class SeatTrial:
                 return self._ask_pool(offer, booking, definition, claims)
             except NoRoom as error:
                 refused.append(error)
-        raise max(refused, key=_helpfulness, default=_no_pool_error(booking))
+        if not refused:
+            namespace, track = scope_of(booking)
+            served = f"the track {track!r}" if track else "sessions without a track"
+            raise NoRoom(f"no pool in namespace {namespace} serves {served}; {NO_POOL_REMEDY}", why="no_pool")
+        # The most helpful one names free slots, or else has passed the most checks.
+        raise max(refused, key=lambda one: (bool(one.nearest), refusal_rank(one.why)))
 
     def _ask_pool(
         self, offer: PoolOffer, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim]
@@ -116,7 +117,7 @@ class SeatTrial:
         row, seats, terms = offer.row, offer.seats, self._terms
         if seats is None or offer.kinds is None:
             raise NoRoom(
-                f"it is not known what a worker of pool {row.name} holds; {_UNKNOWN_SIZE_REMEDY}", why="unknown_size"
+                f"the size of the workers of pool {row.name} is not known; {UNKNOWN_SIZE_REMEDY}", why="unknown_size"
             )
         request = request_of(booking, definition, claims[0], terms)
         rules = exclude_unsuitable(offer.kinds, request, seats, offer.rules)
@@ -126,40 +127,25 @@ class SeatTrial:
         one = len(claims) == 1
         answer = promise(seats, claims[0], rules=rules) if one else promise_all(seats, claims, rules=rules)
         if isinstance(answer, Refusal):
-            near = nearest_slots(answer, claims[0], terms)
+            start, end = slot_of(claims[0], terms)
+            near = [(start + by, end + by) for by in answer.nearest]
             if isinstance(booking, Reservation) and booking.spec.recurrence is not None:
                 series = ((slot, claims_at(booking, definition, slot, terms)) for slot in near)
                 near = [
                     slot for slot, its in series if its and isinstance(choose_seats_for_all(seats, its, rules), tuple)
                 ]
-            raise no_room_error(answer, near, row)
-        self._hold_on_trial(seats, claims, answer.seats)
-        return ChosenSeats(row, claims, answer.seats, requirements_of(booking, definition))
-
-    def _hold_on_trial(self, seats: Seats, claims: Sequence[Claim], numbers: Sequence[int]) -> None:
-        for claim, number in zip(claims, numbers, strict=True):
+            raise NoRoom(f"pool {row.name}: {answer.details}; {answer.remedy}", why=answer.reason, nearest=near)
+        for claim, number in zip(claims, answer.seats, strict=True):
             name = _TRIAL_HOLDER.format(len(self._trial_claims))
             seats.hold(number, HeldClaim(name, claim))
             self._trial_claims.append((seats, number, name))
+        return ChosenSeats(row, claims, answer.seats, requirements_of(booking, definition))
 
 
 def scope_of(booking: Resource) -> PoolScope:
     """Return the scope of a booking: which pools it asks."""
     assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
     return booking.metadata.namespace, booking.spec.lab_track
-
-
-def _helpfulness(refusal: NoRoom) -> tuple[bool, int]:
-    """Rank a refusal: first those that name free slots, then those that passed the most checks."""
-    return bool(refusal.nearest), refusal_rank(refusal.why)
-
-
-def _no_pool_error(booking: Booking) -> NoRoom:
-    track = booking.spec.lab_track
-    served = f"the track {track!r}" if track else "sessions without a track"
-    return NoRoom(
-        f"no pool in namespace {booking.metadata.namespace} serves {served}; {_NO_POOL_REMEDY}", why="no_pool"
-    )
 
 
 SpendingByPool = Mapping[PoolRef, Decimal]
@@ -262,7 +248,7 @@ class Promises:
         snapshot = await read_snapshot(self._store, self.calendar, pool=ref, adds=True, known=known)
         row = snapshot.row
         if row is None or row.pool.metadata.deletion_timestamp is not None:
-            raise NoRoom(f"the pool {seat.pool} is not there any more, or is going: book another slot", why="no_pool")
+            raise NoRoom(f"the pool {seat.pool} is gone or being deleted: book another slot", why="no_pool")
         rules = await self.read_rules(row, self._clock.now())
         self._check_extension(row, rules, before, claim)
         return snapshot.ops(before.metadata.uid)
@@ -284,7 +270,7 @@ class Promises:
         assert seat is not None, "it is extended on its seat"
         if seats is None or seat.number > len(seats) or holder not in seats[seat.number].held:
             wanted = session.metadata.resource_version
-            raise Conflict(key_of(session), wanted=wanted, found=wanted, message=f"{holder} is on another seat by now")
+            raise Conflict(key_of(session), wanted=wanted, found=wanted, message=f"{holder} was moved meanwhile")
         answer = extend(seats, seat.number, HeldClaim(holder, claim), rules=rules)
         if isinstance(answer, Refusal):
             raise NoRoom(f"it cannot be extended: {answer.details}; {answer.remedy}", why=answer.reason)

@@ -20,9 +20,8 @@ from lcm.model.kinds.definition import LabletDefinition, Requirements
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationClaim, ReservationPhase, occurrences
 from lcm.model.kinds.session import LabletSession, Seat
-from lcm.placement.claims import Terms, need_of, request_for, requirements_of, slot_claim, slot_of
+from lcm.placement.claims import Terms, need_of, request_for, requirements_of, slot_claim
 from lcm.placement.places import PoolSnapshot
-from lcm.placement.promise import PromiseRefusal as Refusal
 from lcm.placement.request import PlacementRequest
 from lcm.store.base import CheckRevision, Op
 
@@ -72,7 +71,7 @@ def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> S
     need = need_of(booking if isinstance(booking, LabletSession) else None, definition)
     if need is None:
         name = definition.metadata.name
-        raise Refused(f"{name} does not say what it needs: give it resource_requirements and node_count")
+        raise Refused(f"{name} does not say what it needs: set its resource_requirements and node_count")
     if isinstance(booking, Reservation):
         slots = [slot for slot in occurrences(booking.spec) for _ in range(booking.spec.count)]
         return [slot_claim(start, end, need, terms) for start, end in slots]
@@ -113,17 +112,6 @@ def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, ter
         require_licensed=terms.require_licensed,
         movable=False,
     )
-
-
-def nearest_slots(refusal: Refusal, claim: Claim, terms: Terms) -> Sequence[tuple[datetime, datetime]]:
-    """Return the slots that a refusal offers instead of that of a claim."""
-    start, end = slot_of(claim, terms)
-    return [(start + by, end + by) for by in refusal.nearest]
-
-
-def no_room_error(refusal: Refusal, nearest: Sequence[tuple[datetime, datetime]], row: PoolSnapshot) -> NoRoom:
-    """Return the error that says why a pool does not take a booking, and which slots it would take."""
-    return NoRoom(f"pool {row.name}: {refusal.details}; {refusal.remedy}", why=refusal.reason, nearest=nearest)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.booking.guards import pool_guard_key, token_guard_key
 from lcm.control.booking.promise import Promises
+from lcm.control.booking.snapshot import pool_guard_keys
 from lcm.control.objects.records import Record, with_revision
 from lcm.control.objects.steps import TEARDOWN, take_step
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
@@ -74,8 +74,10 @@ async def _make_sessions(
 ) -> Sequence[LabletSession]:
     if not several:
         return ()
-    booked = record.resource
-    _refuse_inactive(booked)
+    booked, phase = record.resource, record.resource.status.phase
+    if phase not in {_P.PROMISED, _P.ACTIVE} or booked.metadata.deletion_timestamp is not None:
+        problem = f"Reservation {booked.metadata.name} is {phase}"
+        raise IllegalStep(f"{problem}: its sessions are made only while it is {_P.PROMISED} or {_P.ACTIVE}")
     found = await writer.find(Ref(LabletDefinition, booked.spec.definition, booked.metadata.namespace))
     kind = found.resource.spec.lab_type if found else LabType.CML
     made = [await _with_free_name(writer, _build_session(writer, booked, one, ids(), kind)) for one in several]
@@ -91,13 +93,7 @@ def _requested_claims(reservation: Reservation, numbers: Iterable[int]) -> Seque
     if wanted.keys() <= known.keys():
         return [known[number] for number in wanted]
     problem = f"{reservation.metadata.name} has {len(known)} claims"
-    raise Invalid(Fault("numbers", problem, "use the numbers of some of them"))
-
-
-def _refuse_inactive(reservation: Reservation) -> None:
-    phase, name = reservation.status.phase, reservation.metadata.name
-    if phase not in {_P.PROMISED, _P.ACTIVE} or reservation.metadata.deletion_timestamp is not None:
-        raise IllegalStep(f"Reservation {name} is {phase}: only what is {_P.PROMISED} or {_P.ACTIVE} has sessions made")
+    raise Invalid(Fault("numbers", problem, "use the numbers of its claims"))
 
 
 async def _find_made_session(writer: Writer, reservation: Reservation, name: str) -> LabletSession | None:
@@ -119,9 +115,10 @@ def _build_session(
     writer: Writer, booked: Reservation, held: ReservationClaim, uid: str, kind: LabType
 ) -> LabletSession:
     """Build the session as it was reserved, whatever became of the definition and the settings since."""
-    spec, end = booked.spec, held.claim.end - CLEAN_UP_TIME
+    spec, end, now = booked.spec, held.claim.end - CLEAN_UP_TIME, writer.clock.now()
+    reason = f"reserved by {booked.metadata.name}"
     return LabletSession(
-        metadata=_session_metadata(booked, held, uid, writer.clock.now()),
+        metadata=_session_metadata(booked, held, uid, now),
         spec=LabletSessionSpec(
             definition=spec.definition,
             owner=spec.owner,
@@ -139,7 +136,7 @@ def _build_session(
             claim=held.claim,
             seat=held.seat,
             requirements=booked.status.requirements,
-            history=(_first_phase(writer, booked),),
+            history=(PhaseChange(phase=SessionPhase.PENDING, at=now, by=writer.author, reason=reason),),
         ),
     )
 
@@ -156,28 +153,19 @@ def _session_metadata(booked: Reservation, held: ReservationClaim, uid: str, now
     )
 
 
-def _first_phase(writer: Writer, booked: Reservation) -> PhaseChange:
-    reason = f"reserved by {booked.metadata.name}"
-    return PhaseChange(phase=SessionPhase.PENDING, at=writer.clock.now(), by=writer.author, reason=reason)
-
-
 def _owner_of(reservation: Reservation) -> Owner:
     return Owner(kind=reservation.kind, name=reservation.metadata.name, uid=reservation.metadata.uid)
 
 
 def _hand_over_claims(writer: Writer, booked: Reservation, made: Mapping[int, LabletSession]) -> Reservation:
-    status = msgspec.structs.replace(
-        booked.status,
-        phase=_P.ACTIVE,
-        held=tuple(_with_session(one, made.get(one.number)) for one in booked.status.held),
-        sessions_made=booked.status.sessions_made + len(made),
+    held = tuple(
+        msgspec.structs.replace(one, session=made[one.number].metadata.name) if one.number in made else one
+        for one in booked.status.held
     )
+    count = booked.status.sessions_made + len(made)
+    status = msgspec.structs.replace(booked.status, phase=_P.ACTIVE, held=held, sessions_made=count)
     now, reason = writer.clock.now(), "its first session exists"
     return take_step(booked, status, by=SCHEDULER, author=writer.author, now=now, reason=reason)
-
-
-def _with_session(held: ReservationClaim, session: LabletSession | None) -> ReservationClaim:
-    return msgspec.structs.replace(held, session=session.metadata.name) if session else held
 
 
 def _guard_ops(promises: Promises, record: Record[Reservation], several: Iterable[ReservationClaim]) -> Sequence[Op]:
@@ -189,8 +177,5 @@ def _guard_ops(promises: Promises, record: Record[Reservation], several: Iterabl
     metadata = record.resource.metadata
     keys = set[str]()
     for pool in {held.seat.pool for held in several if held.seat is not None}:
-        ref = Ref(LabWorkerPool, pool, metadata.namespace)
-        row = promises.calendar.pool(ref)
-        token = promises.calendar.counted_token(row) if row else None
-        keys |= {pool_guard_key(ref)} if token is None else {pool_guard_key(ref), token_guard_key(token)}
+        keys.update(pool_guard_keys(promises.calendar, Ref(LabWorkerPool, pool, metadata.namespace)))
     return [Put(key, metadata.uid.encode()) for key in sorted(keys)]

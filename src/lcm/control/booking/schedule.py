@@ -18,7 +18,6 @@ from lcm.control.booking.seat_moves import (
     PLAN_AGE_TOLERANCE,
     refuse_unless_seat_takes,
     require_seats,
-    reseat,
     rules_for_promised,
     without_session,
 )
@@ -119,8 +118,6 @@ def illegal_step(session: LabletSession, instead: str) -> IllegalStep:
     return IllegalStep(f"{message}\nits story:\n{history}" if history else message)
 
 
-__all__ = ["allocate_ports", "reseat", "schedule"]
-
 _PLACEABLE_PHASES: Final = frozenset({SessionPhase.PENDING, SessionPhase.SCHEDULED})
 _EMPTY_SNAPSHOT: Final = PlacementSnapshot(Guards([]))
 
@@ -148,10 +145,6 @@ class Proposal:
         """The pool of the proposed seat."""
         seat = self.assignment.seat
         return Ref(LabWorkerPool, seat.pool, self.session.metadata.namespace) if seat else None
-
-    def remaining_claim(self, now: datetime) -> Claim:
-        """Return the part of the claim that is not past."""
-        return msgspec.structs.replace(self.claim, start=max(self.claim.start, now))
 
 
 async def schedule(writer: Writer, promises: Promises, session: LabletSession, assignment: Assignment) -> LabletSession:
@@ -181,12 +174,13 @@ async def allocate_ports(writer: Writer, promises: Promises, ref: SessionRef, re
         record = await writer.require(ref)
         session = record.resource
         if session.status.phase in SESSION_MACHINE.final or session.status.worker_id is None:
-            raise illegal_step(session, "it has no worker: ports are those of one")
+            raise illegal_step(session, "it has no worker, and ports belong to a worker")
         if session.status.allocated_ports is not None:
             return session
         snapshot = await read_snapshot(writer.store, promises.calendar, worker_id=session.status.worker_id)
         definition = await _find_definition(writer, promises, session)
-        ports = _choose_ports(promises, snapshot.worker, session, definition, request.preferred)
+        assert snapshot.worker is not None, "it was read"
+        ports = choose_ports(promises.calendar, snapshot.worker, session, definition, request.preferred)
         status = msgspec.structs.replace(session.status, allocated_ports=ports)
         return await commit_status(writer, record, status, snapshot.ops(session.metadata.uid), "")
 
@@ -207,7 +201,7 @@ async def _schedule(
     fields: Mapping[str, Any] = _fields_unassigned(session, now)
     if snapshot.worker is not None:
         before = session.status.allocated_ports or {}
-        ports = _choose_ports(promises, snapshot.worker, session, proposal.definition, before)
+        ports = choose_ports(promises.calendar, snapshot.worker, session, proposal.definition, before)
         fields = fields_with_worker(session, snapshot.worker, ports, proposal.claim, now)
     phase = SessionPhase.PENDING if is_asap(session) and snapshot.worker is None else SessionPhase.SCHEDULED
     status = with_assignment(session, assignment, phase=phase, claim=proposal.claim, seat=assignment.seat, **fields)
@@ -217,11 +211,11 @@ async def _schedule(
 def _refuse_unplaceable(session: LabletSession, assignment: Assignment) -> None:
     """Raise an error if a session must not be placed at all."""
     if session.status.phase not in _PLACEABLE_PHASES:
-        raise illegal_step(session, "only what waits or is scheduled is placed")
+        raise illegal_step(session, "only a waiting or scheduled session can be placed")
     if session.metadata.deletion_timestamp is not None:
         raise Refused(f"{session.metadata.name} is being deleted")
     if assignment.seat is None and assignment.worker_id is None and not is_asap(session):
-        raise illegal_step(session, "a slot keeps its promise: name a seat or a worker")
+        raise illegal_step(session, "a booked slot keeps its promise: name a planned worker or a worker")
 
 
 async def _read_proposal(
@@ -231,7 +225,7 @@ async def _read_proposal(
     need = held.need if held is not None else need_of(session, definition)
     if need is None:
         name = definition.metadata.name
-        raise Refused(f"{name} does not say what it needs: give it resource_requirements and node_count")
+        raise Refused(f"{name} does not say what it needs: set its resource_requirements and node_count")
     claim = Claim(start=assignment.start, end=assignment.end, need=need)
     return Proposal(session, definition, assignment, claim)
 
@@ -264,7 +258,7 @@ def _check_worker(promises: Promises, proposal: Proposal, worker: LabWorker, now
     found = promises.calendar.pool_seat_of(worker.metadata.uid)
     fills = (ref_of(found[0].pool), found[1]) if found else None
     if fills != ((proposal.pool, seat.number) if seat else None):
-        problem = f"fills seat {fills[1]} of pool {fills[0].name}" if fills else "fills no seat"
+        problem = f"is planned worker {fills[1]} of pool {fills[0].name}" if fills else "is no planned worker"
         raise NoRoom(f"worker {worker.metadata.name} {problem}: decide again", why="seat")
     _check_place(promises, proposal, worker_place(worker, now, boot=terms.boot))
     refuse_unless_fits(worker, others_on(promises.calendar, worker, proposal.session), proposal.claim, now)
@@ -282,7 +276,8 @@ async def _check_seat(promises: Promises, proposal: Proposal, snapshot: Placemen
         _check_place(promises, proposal, place)
     row, seats = require_seats(promises, row)
     with without_session(seats, row, session):
-        refuse_unless_seat_takes(row, seats, seat.number, proposal.remaining_claim(now), rules)
+        remaining = msgspec.structs.replace(proposal.claim, start=max(proposal.claim.start, now))
+        refuse_unless_seat_takes(row, seats, seat.number, remaining, rules)
 
 
 def _check_place(promises: Promises, proposal: Proposal, place: Place) -> None:
@@ -293,18 +288,6 @@ def _check_place(promises: Promises, proposal: Proposal, place: Place) -> None:
     if turned_away is not None:
         name, reason = turned_away
         raise NoRoom(f"{place.name}: {reason}; {FILTER_REMEDIES[name]}", why=name)
-
-
-def _choose_ports(
-    promises: Promises,
-    worker: LabWorker | None,
-    session: LabletSession,
-    definition: LabletDefinition,
-    preferred: Mapping[str, int],
-) -> Mapping[str, int]:
-    assert worker is not None, "ports are a worker's"
-    names = definition.spec.port_template or {}
-    return choose_ports(worker, others_on(promises.calendar, worker, session), session, names, preferred)
 
 
 async def _find_definition(writer: Writer, promises: Promises, session: LabletSession) -> LabletDefinition:

@@ -5,7 +5,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -55,11 +55,11 @@ class BookingMove:
 def require_seats(promises: Promises, row: PoolSnapshot | None) -> tuple[PoolSnapshot, Seats]:
     """Return a pool and its seats; raise NoRoom if it has none."""
     if row is None or row.pool.metadata.deletion_timestamp is not None:
-        raise NoRoom("the pool of the seat is not there any more, or is being deleted: choose another", why="no_pool")
+        raise NoRoom("the pool of the planned worker is gone or being deleted: choose another", why="no_pool")
     seats = promises.calendar.seats(row)
     if seats is None:
         raise NoRoom(
-            f"it is not known what a worker of pool {row.name} holds: wait until one reports", why=UNKNOWN_SIZE
+            f"the size of the workers of pool {row.name} is not known: wait until one reports", why=UNKNOWN_SIZE
         )
     return row, seats
 
@@ -67,9 +67,11 @@ def require_seats(promises: Promises, row: PoolSnapshot | None) -> tuple[PoolSna
 def refuse_unless_seat_takes(row: PoolSnapshot, seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> None:
     """Raise NoRoom if a seat does not take a claim."""
     if not 1 <= number <= len(seats):
-        raise NoRoom(f"pool {row.name} has no seat {number}: choose another", why="no_pool")
+        raise NoRoom(f"pool {row.name} has no planned worker {number}: choose another", why="no_pool")
     if number not in rules.usable and rules.policy not in OPENING_POLICIES:
-        raise NoRoom(f"pool {row.name}: seat {number} has no worker; {SEAT_REMEDIES['no_worker']}", why="no_worker")
+        raise NoRoom(
+            f"pool {row.name}: planned worker {number} is not running; {SEAT_REMEDIES['no_worker']}", why="no_worker"
+        )
     if choose_seat(seats, claim, rules, [number]) is None:
         why, details = explain_refusal(seats, claim, rules, [number])
         raise NoRoom(f"pool {row.name}: {details}; {SEAT_REMEDIES[why]}", why=why)
@@ -96,9 +98,9 @@ def without_session(seats: Seats, row: PoolSnapshot, session: LabletSession) -> 
 async def reseat(writer: Writer, promises: Promises, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
     """Move claims to other seats, all or none."""
     if writer.caller.actor != POOL_CONTROLLER:
-        raise Forbidden(f"only {POOL_CONTROLLER} may change seats")
+        raise Forbidden(f"only {POOL_CONTROLLER} may move claims to other planned workers")
     if len(changes) > MOST_MOVES:
-        raise TooLarge(f"{len(changes)} changes of seats at once; the limit is {MOST_MOVES}")
+        raise TooLarge(f"{len(changes)} moves at once; the limit is {MOST_MOVES}")
     if len({(one.booking, one.number) for one in changes}) < len(changes):
         raise Invalid(Fault("changes", "the same claim twice", "keep one of them"))
     await promises.calendar.ready()
@@ -123,7 +125,10 @@ async def _reseat_once(writer: Writer, promises: Promises, pool: PoolRef, change
     _refuse_unsuitable(promises, row, moves)
     _try_moves(row, seats, moves, rules)
     if moves:
-        edits = _edits_by_booking(moves, pool.name, writer, now)
+        by_booking: dict[str, list[BookingMove]] = defaultdict(list)
+        for move in moves:
+            by_booking[move.record.key].append(move)
+        edits = [_edit_booking(own, pool.name, writer, now) for own in by_booking.values()]
         await writer.commit_edits(*edits, ops=snapshot.ops(row.pool.metadata.uid), reported=True)
 
 
@@ -143,7 +148,7 @@ def _plan_move(record: Record[Any], change: SeatChange, pool: str, now: datetime
     """Return the move of a claim; raise Conflict if the claim is gone, or must stay where it is."""
     claim, seat, holder = _movable_claim(record.resource, change)
     if claim is None or seat is None or seat.pool != pool or claim.start <= now:
-        message = f"a claim of {change.booking} is not one that may change its seat in pool {pool} any more: look again"
+        message = f"a claim of {change.booking} can no longer be moved within pool {pool}: read it again"
         raise Conflict(record.key, wanted=record.revision, found=record.revision, message=message)
     return BookingMove(record, HeldClaim(holder, claim), seat.number, change.after)
 
@@ -171,7 +176,7 @@ def _refuse_unsuitable(promises: Promises, row: PoolSnapshot, moves: Sequence[Bo
         away = alike.unsuitable_seats(asked, [move.after])
         if move.after in away:
             why, reason = away[move.after]
-            raise NoRoom(f"pool {row.name}: seat {move.after}: {reason}; {FILTERS[why]}", why=why)
+            raise NoRoom(f"pool {row.name}: planned worker {move.after}: {reason}; {FILTERS[why]}", why=why)
 
 
 def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], rules: PromiseRules) -> None:
@@ -193,19 +198,9 @@ def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], ru
             seats.hold(move.before, move.held)
 
 
-def _edits_by_booking(moves: Sequence[BookingMove], pool: str, writer: Writer, now: datetime) -> Sequence[Edit[Any]]:
-    """Combine the moves of each booking into one edit of it."""
-    by_key: dict[str, list[BookingMove]] = defaultdict(list)
-    for move in moves:
-        by_key[move.record.key].append(move)
-    return [
-        _edit_booking(own, {one.held.holder: Seat(pool=pool, number=one.after) for one in own}, writer, now)
-        for own in by_key.values()
-    ]
-
-
-def _edit_booking(moves: Sequence[BookingMove], seats: Mapping[str, Seat], writer: Writer, now: datetime) -> Edit[Any]:
-    record = moves[0].record
+def _edit_booking(moves: Sequence[BookingMove], pool: str, writer: Writer, now: datetime) -> Edit[Any]:
+    """Combine the moves of one booking into one edit of it."""
+    record, seats = moves[0].record, {one.held.holder: Seat(pool=pool, number=one.after) for one in moves}
     booking, status = record.resource, record.resource.status
     if isinstance(booking, LabletSession):
         status = msgspec.structs.replace(status, seat=seats[session_holder(booking)])

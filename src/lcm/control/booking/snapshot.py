@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lcm.control.accounts.costs import find_worker
 from lcm.control.booking.calendar import Calendar, PoolRef
 from lcm.control.booking.guards import (
     Guards,
@@ -18,12 +19,13 @@ from lcm.control.booking.guards import (
     pools_revision,
     read_guards,
     token_guard_key,
-    worker_guard,
+    worker_guard_key,
 )
-from lcm.control.objects.records import POOLS_CHANGED, UIDS, key_of, read_entry
+from lcm.control.objects.records import POOLS_CHANGED, key_of
 from lcm.control.plane.protocol import ref_of
 from lcm.model.base.capacity import Claim, Profile, find_exceeded
 from lcm.model.base.errors import Conflict, NoRoom
+from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.candidate import format_moment
@@ -32,7 +34,6 @@ from lcm.placement.ports import allocate, count_free_ports, ports_in_use
 from lcm.placement.rules import FILTER_REMEDIES, ROOM_FILTERS
 from lcm.store.base import CheckRevision, Op, Store
 
-_WORKER_PREFIX: Final = "workers/"
 _A_MOMENT: Final = timedelta(minutes=1)
 UNKNOWN_SIZE: Final = "unknown_size"
 
@@ -69,9 +70,11 @@ async def read_snapshot(
     """
     if pool is not None:
         await calendar.wait_for_revision(await pools_revision(store, pool.namespace))
-    keys = _pool_guard_keys(calendar, pool) if pool and adds else []
-    guards = await read_guards(store, *keys, *([worker_guard(worker_id)] if worker_id else []))
-    worker = await read_worker(store, worker_id) if worker_id else None
+    keys = pool_guard_keys(calendar, pool) if pool and adds else []
+    guards = await read_guards(store, *keys, *([worker_guard_key(worker_id)] if worker_id else []))
+    worker = await find_worker(store, worker_id) if worker_id else None
+    if worker_id and worker is None:
+        raise NoRoom(f"worker {worker_id} no longer exists; {FILTER_REMEDIES['phase']}", why="phase")
     pools: CheckRevision | None = None
     if worker is not None:
         pools = CheckRevision(
@@ -79,28 +82,17 @@ async def read_snapshot(
         )
         known = max(known, pools.at, worker.metadata.resource_version)
     await calendar.wait_for_revision(max(known, guards.revision))
-    if pool and adds and _pool_guard_keys(calendar, pool) != keys:
+    if pool and adds and pool_guard_keys(calendar, pool) != keys:
         raise Conflict(pool_guard_key(pool), wanted=guards.revision, found=guards.revision)
     # With a seat, its pool is checked. Without one, no pool may have taken the worker into a seat meanwhile.
     return PlacementSnapshot(guards, calendar.pool(pool) if pool else None, worker, None if pool else pools)
 
 
-def _pool_guard_keys(calendar: Calendar, pool: PoolRef) -> list[str]:
+def pool_guard_keys(calendar: Calendar, pool: PoolRef) -> list[str]:
+    """Return the guards that every claim on a pool writes."""
     row = calendar.pool(pool)
     token = calendar.counted_token(row) if row else None
     return [pool_guard_key(pool), *([token_guard_key(token)] if token else [])]
-
-
-async def read_worker(store: Store, uid: str) -> LabWorker:
-    """Read a worker by its uid; raise NoRoom if there is none."""
-    named = await store.get(UIDS + uid)
-    key = named.value.decode() if named else ""
-    entry = await store.get(key) if key.startswith(_WORKER_PREFIX) else None
-    worker = read_entry(entry, LabWorker) if entry else None
-    # Another worker may have taken the name since the uid was looked up.
-    if worker is None or worker.metadata.uid != uid:
-        raise NoRoom(f"there is no worker {uid} any more; {FILTER_REMEDIES['phase']}", why="phase")
-    return worker
 
 
 def others_on(calendar: Calendar, worker: LabWorker, session: LabletSession) -> Sequence[LabletSession]:
@@ -115,12 +107,11 @@ def refuse_unless_fits(worker: LabWorker, others: Iterable[LabletSession], claim
     """
     room = room_of(worker)
     if room is None:
-        raise NoRoom(
-            f"it is not known what worker {worker.metadata.name} holds: wait until it reports", why=UNKNOWN_SIZE
-        )
-    claims = (found for one in others if (found := get_claim(one)) is not None)
+        raise NoRoom(f"the size of worker {worker.metadata.name} is not known: wait until it reports", why=UNKNOWN_SIZE)
+    claims, overdue = [found for one in others if (found := get_claim(one)) is not None], now + _A_MOMENT
     start = max(claim.start, now)
-    used = Profile.of(_keep_overdue(one, now) for one in claims).peak(start, claim.end)
+    held = (one if one.end > now else msgspec.structs.replace(one, start=now, end=overdue) for one in claims)
+    used = Profile.of(held).peak(start, claim.end)
     short = find_exceeded(used + claim.need, room)
     if short:
         first = short[0]
@@ -133,19 +124,16 @@ def refuse_unless_fits(worker: LabWorker, others: Iterable[LabletSession], claim
         )
 
 
-def _keep_overdue(claim: Claim, now: datetime) -> Claim:
-    return claim if claim.end > now else msgspec.structs.replace(claim, start=now, end=now + _A_MOMENT)
-
-
 def choose_ports(
+    calendar: Calendar,
     worker: LabWorker,
-    others: Iterable[LabletSession],
     session: LabletSession,
-    names: Iterable[str],
+    definition: LabletDefinition,
     preferred: Mapping[str, int],
 ) -> Mapping[str, int]:
     """Choose a session's ports on a worker, the same as before where they are free; raise NoRoom if too few are."""
-    wanted, taken = list(names), ports_in_use(worker, others)
+    wanted = list(definition.spec.port_template or {})
+    taken = ports_in_use(worker, others_on(calendar, worker, session))
     found = allocate(wanted, taken=taken, seed=session.metadata.uid, preferred=preferred)
     if found is None:
         problem = f"it needs {len(wanted)} ports, and {count_free_ports(taken)} are free"

@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Final, Generic
 
 from lcm.control.accounts import costs, licences
-from lcm.control.accounts import costs as session_costs
 from lcm.control.booking import guards
 from lcm.control.objects.actions import with_wanted_state
 from lcm.control.plane.protocol import R
@@ -69,21 +68,18 @@ async def records_for_step(store: Store, fleet: FleetSettings, before: R, after:
     Raises NoRoom when no licence seat is free, IllegalStep while a session is in the way.
     """
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
-        paid = await session_costs.with_cost(store, before, after, now)
+        paid = await costs.with_cost(store, before, after, now)
         assert isinstance(paid, type(after))
         return StepRecords(paid, guards.touch_worker_guards(before, after))
     if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
         return StepRecords(after, await guards.admit_workers_to_seats(store, before, after))
-    if isinstance(before, LabWorker) and isinstance(after, LabWorker) and affects_records(before, after):
+    if not isinstance(before, LabWorker) or not isinstance(after, LabWorker):
+        return StepRecords(after)
+    if _relevant_status(before.status) != _relevant_status(after.status):
         made = decide_records(before, after, await read_records(store, fleet, before, after, now), fleet, now)
         assert isinstance(made.after, type(after))
         return StepRecords(made.after, made.ops, made.events)
     return StepRecords(after)
-
-
-def affects_records(before: LabWorker, after: LabWorker) -> bool:
-    """Return whether a step can change any record of the worker."""
-    return bool(_relevant_status(before.status) != _relevant_status(after.status))
 
 
 async def read_records(

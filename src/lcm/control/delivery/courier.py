@@ -138,25 +138,30 @@ class SinkDelivery:
         while not (self._failing and self._context.clock.now() - event.time > EVENTS_KEPT):
             failure = await self._attempt(number, event)
             if failure is None:
-                self._mark_success()
+                if self._failing:
+                    _log.info("sink takes events again", sink=self._name)
+                self._failing = False
+                self._update(failures=0, last_success_at=self._context.clock.now())
                 return None
             attempts += 1
             self._mark_failure(failure)
             if failure.refused and self._status.tries >= MAX_REFUSALS:
                 break
             await self._back_off(failure)
-        return self._dead_letter(number, event, attempts)
+        error, now = self._status.last_error, self._context.clock.now()
+        return DeadLetter(sink=self._name, event_id=number, event=event, attempts=attempts, last_error=error, at=now)
 
     async def _attempt(self, number: str, event: Event) -> _DeliveryFailure | None:
         """Send an event once; None means that it was accepted."""
-        means, keys = self._context, SinkSecrets()
+        means, spec = self._context, self._sink.spec
         try:
-            keys = await self._read_secrets()
+            signing = [await means.reveal(ref) for ref in (spec.secret, spec.previous_secret) if ref is not None]
+            keys = SinkSecrets(signing, await means.reveal(spec.credential) if spec.credential else None)
         except LcmError as error:
             return _DeliveryFailure(shorten_text(str(error), _MAX_ERROR_LENGTH), refused=False)
         means.check()
         try:
-            asked = build_request(self._sink.spec, number, event, keys, source=means.source, now=means.clock.now())
+            asked = build_request(spec, number, event, keys, source=means.source, now=means.clock.now())
             await means.post(asked.url, asked.body, asked.headers)
         except (Refused, Later, Stuck, Gone) as error:
             after = error.after if isinstance(error, Later) else timedelta()
@@ -164,17 +169,6 @@ class SinkDelivery:
                 shorten_text(keys.hide_in(str(error)), _MAX_ERROR_LENGTH), isinstance(error, Refused), after
             )
         return None
-
-    async def _read_secrets(self) -> SinkSecrets:
-        sink, reveal = self._sink.spec, self._context.reveal
-        signing = [await reveal(ref) for ref in (sink.secret, sink.previous_secret) if ref is not None]
-        return SinkSecrets(signing, await reveal(sink.credential) if sink.credential else None)
-
-    def _mark_success(self) -> None:
-        if self._failing:
-            _log.info("sink takes events again", sink=self._name)
-        self._failing = False
-        self._update(failures=0, last_success_at=self._context.clock.now())
 
     def _mark_failure(self, failure: _DeliveryFailure) -> None:
         if not self._failing:
@@ -193,10 +187,6 @@ class SinkDelivery:
         doublings = min(max(count - 1, 0), _MAX_DOUBLINGS)
         pause = min(MAX_BACKOFF, FIRST_BACKOFF * 2**doublings) * (1 - self._context.chance() / 2)
         await asyncio.sleep(max(pause, failure.after).total_seconds())
-
-    def _dead_letter(self, number: str, event: StoredEvent, attempts: int) -> DeadLetter:
-        error, now = self._status.last_error, self._context.clock.now()
-        return DeadLetter(sink=self._name, event_id=number, event=event, attempts=attempts, last_error=error, at=now)
 
     async def _add_dead_letter(self, letter: DeadLetter, **changes: Any) -> None:  # noqa: ANN401  fields of a status
         await self._context.ledger.add_dead_letter(letter, tries=0, **changes)

@@ -7,7 +7,7 @@ the other.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTe
 from lcm.model.telemetry.alert import Alert
 from lcm.model.telemetry.observation import ResourceObservation
 
+D = TypeVar("D", bound=msgspec.Struct)
 CREATED: Final = "created"
 IMPORTED: Final = "imported"
 
@@ -93,27 +94,13 @@ def derive_events(
 
 def metrics_event(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
     """Return the event that a worker was measured."""
-    data = WorkerMetrics(
-        worker_id=worker.metadata.uid,
-        worker_name=worker.metadata.name,
-        collected_at=telemetry.collected_at,
-        cpu_utilization=telemetry.cpu_utilization,
-        memory_utilization=telemetry.memory_utilization,
-        storage_utilization=telemetry.storage_utilization,
-        active_labs_count=telemetry.active_labs_count,
-    )
+    data = _copy_fields(WorkerMetrics, telemetry, worker_id=worker.metadata.uid, worker_name=worker.metadata.name)
     return _event(data, "metrics.updated", worker, now)
 
 
 def labs_event(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
     """Return the event that other labs run on a worker than before."""
-    data = WorkerLabs(
-        worker_id=worker.metadata.uid,
-        worker_name=worker.metadata.name,
-        collected_at=telemetry.collected_at,
-        active_labs_count=telemetry.active_labs_count,
-        hosted_lab_ids=telemetry.hosted_lab_ids,
-    )
+    data = _copy_fields(WorkerLabs, telemetry, worker_id=worker.metadata.uid, worker_name=worker.metadata.name)
     return _event(data, "labs.updated", worker, now)
 
 
@@ -136,20 +123,15 @@ def idle_warning_event(worker: LabWorker, verdict: IdleVerdict, *, now: datetime
 
 def observation_event(session: LabletSession, seen: ResourceObservation, *, now: datetime) -> Event:
     """Return the event with the resources that a running lab really uses."""
-    data = SessionResourcesObserved(
+    data = _copy_fields(
+        SessionResourcesObserved,
+        seen,
         session_id=session.metadata.uid,
         instance_id=session.metadata.uid,
         session_name=session.metadata.name,
         definition=session.spec.definition,
         worker_id=session.status.worker_id,
-        observer=seen.observer,
-        observed_at=seen.observed_at,
         observation_count=session.status.observation_count,
-        total_cpu_cores=seen.total_cpu_cores,
-        total_memory_mb=seen.total_memory_mb,
-        total_storage_mb=seen.total_storage_mb,
-        actual_node_count=seen.actual_node_count,
-        observed_ports=seen.observed_ports,
         port_drift_detected=session.status.port_drift_detected,
         timestamp=now,
     )
@@ -173,12 +155,12 @@ def port_drift_event(
 
 def alert_raised_event(alert: Alert, *, now: datetime) -> Event:
     """Return the event that an alert was raised."""
-    return _alert_event(AlertRaised(**_alert_data(alert)), "alert.raised", alert, now)
+    return _alert_event(AlertRaised, "alert.raised", alert, now)
 
 
 def alert_cleared_event(alert: Alert, *, now: datetime) -> Event:
     """Return the event that the reason for an alert is over."""
-    return _alert_event(AlertCleared(**_alert_data(alert), cleared_at=now), "alert.cleared", alert, now)
+    return _alert_event(AlertCleared, "alert.cleared", alert, now, cleared_at=now)
 
 
 def phase_of(resource: Resource) -> str | None:
@@ -189,12 +171,33 @@ def phase_of(resource: Resource) -> str | None:
 
 def _phase_events(before: Resource, after: Resource, now: datetime) -> list[Event]:
     if isinstance(before, LabWorker) and isinstance(after, LabWorker):
-        told = [_event(_worker_step(before, after, now), "status.updated", after, now)]
+        step = WorkerStatusUpdated(
+            worker_id=after.metadata.uid,
+            worker_name=after.metadata.name,
+            old_phase=before.status.phase,
+            new_phase=after.status.phase,
+            old_status=coarse_status(before.status),
+            new_status=coarse_status(after.status),
+            reason=_reason(after),
+            timestamp=now,
+        )
+        told = [_event(step, "status.updated", after, now)]
         if after.status.phase is WorkerPhase.TERMINATED:
             told.append(_event(_worker_summary(after), "terminated", after, now))
         return told
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
-        return [_event(_session_step(before, after, now), "status.changed", after, now)]
+        change = SessionStatusChanged(
+            session_id=after.metadata.uid,
+            instance_id=after.metadata.uid,
+            session_name=after.metadata.name,
+            previous_state=before.status.phase,
+            new_state=after.status.phase,
+            worker_id=after.status.worker_id,
+            allocated_ports=after.status.allocated_ports or {},
+            reason=_reason(after),
+            timestamp=now,
+        )
+        return [_event(change, "status.changed", after, now)]
     return [_event(_summary(after), "status.changed", after, now)]
 
 
@@ -202,14 +205,12 @@ def _scaling_events(before: LabWorkerPool, after: LabWorkerPool, now: datetime) 
     """Yield an event for each new decision that started workers or let some go; "nothing to do" is no event."""
     for decision in after.status.decisions:
         if decision.action != "none" and decision not in before.status.decisions:
-            data = PoolScaled(
+            data = _copy_fields(
+                PoolScaled,
+                decision,
                 pool=after.metadata.name,
                 namespace=after.metadata.namespace,
                 lab_track=after.spec.lab_track,
-                action=decision.action,
-                reason=decision.reason,
-                workers_before=decision.workers_before,
-                workers_after=decision.workers_after,
                 timestamp=decision.at,
             )
             yield _event(data, "scaled", after, now)
@@ -222,15 +223,13 @@ def _visible_state(resource: Resource) -> tuple[object, ...]:
 
 
 def _summary(resource: Resource) -> ObjectEvent:
-    metadata = resource.metadata
-    return ObjectEvent(
-        kind=resource.kind,
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        resource_generation=metadata.generation,
-        phase=phase_of(resource),
-    )
+    metadata, phase = resource.metadata, phase_of(resource)
+    return _copy_fields(ObjectEvent, metadata, kind=resource.kind, resource_generation=metadata.generation, phase=phase)
+
+
+def _copy_fields(kind: type[D], source: object, /, **own: object) -> D:
+    """Make an event's data from these fields and, for the others, the fields of the same name of a source."""
+    return kind(**{name: getattr(source, name) for name in kind.__struct_fields__ if name not in own}, **own)
 
 
 def _worker_summary(worker: LabWorker) -> WorkerSummary:
@@ -247,55 +246,22 @@ def _worker_summary(worker: LabWorker) -> WorkerSummary:
     )
 
 
-def _worker_step(before: LabWorker, after: LabWorker, now: datetime) -> WorkerStatusUpdated:
-    return WorkerStatusUpdated(
-        worker_id=after.metadata.uid,
-        worker_name=after.metadata.name,
-        old_phase=before.status.phase,
-        new_phase=after.status.phase,
-        old_status=coarse_status(before.status),
-        new_status=coarse_status(after.status),
-        reason=_reason(after),
-        timestamp=now,
-    )
-
-
-def _session_step(before: LabletSession, after: LabletSession, now: datetime) -> SessionStatusChanged:
-    return SessionStatusChanged(
-        session_id=after.metadata.uid,
-        instance_id=after.metadata.uid,
-        session_name=after.metadata.name,
-        previous_state=before.status.phase,
-        new_state=after.status.phase,
-        worker_id=after.status.worker_id,
-        allocated_ports=after.status.allocated_ports or {},
-        reason=_reason(after),
-        timestamp=now,
-    )
-
-
 def _reason(resource: LabWorker | LabletSession) -> str:
     history = resource.status.history
     return history[-1].reason if history else ""
 
 
-def _alert_data(alert: Alert) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(alert), "severity": alert.severity.value, "worker_id": _alert_worker_id(alert)}
-
-
-def _alert_worker_id(alert: Alert) -> str | None:
-    return alert.uid if alert.kind == LabWorker.__name__ else None
-
-
-def _alert_event(data: Data, what: str, alert: Alert, now: datetime) -> Event:
+def _alert_event(kind: type[AlertRaised], what: str, alert: Alert, now: datetime, **more: datetime) -> Event:
+    worker_id = alert.uid if alert.kind == LabWorker.__name__ else None
+    fields = {**msgspec.structs.asdict(alert), "severity": alert.severity.value, "worker_id": worker_id, **more}
     return Event(
         type=what,
         time=now,
         kind=alert.kind,
         name=alert.name,
         namespace=alert.namespace,
-        data=encode_data(data),
-        worker_id=_alert_worker_id(alert),
+        data=encode_data(kind(**fields)),
+        worker_id=worker_id,
     )
 
 

@@ -8,7 +8,7 @@ the last event it saw, which resumes without gap or duplicate on any replica.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -35,12 +35,8 @@ class Position(NamedTuple):
     place: int
 
 
-class FrameEncoder(Protocol):
-    """Encodes an event as subscribers receive it."""
-
-    def __call__(self, event: Event, at: Position, epoch: str) -> bytes:
-        """Return the bytes."""
-        ...
+FrameEncoder = Callable[[Event, Position, str], bytes]
+"""Encodes an event as subscribers receive it, with its position and the epoch."""
 
 
 class EventFilter(Protocol):
@@ -134,7 +130,10 @@ class Feed:
                 await asyncio.sleep(error.after.total_seconds())
             finally:
                 self.caught_up = False
-                self._end_all()
+                for _, members in self._groups.values():
+                    for subscriber in members:
+                        subscriber.end()
+                self._groups.clear()
 
     async def read_missed(self, question: EventFilter, position: Position) -> AsyncIterator[tuple[bytes, int]]:
         """Yield what was missed since a position, with its revision, until the live feed can take over.
@@ -199,12 +198,6 @@ class Feed:
             if at > position and question.wants(event := decode_event(raw)):
                 found.append(self._frame(event, at, self.epoch))
         return b"".join(found)
-
-    def _end_all(self) -> None:
-        for _, members in self._groups.values():
-            for subscriber in members:
-                subscriber.end()
-        self._groups.clear()
 
 
 async def _read_revision(reader: EventReader, revision: int) -> CommitEvents:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import sign_request
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.event import Event
-from lcm.model.base.resource import Part, shorten_text
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.sink import CREDENTIAL_MARK, Format, SinkSpec
 
@@ -44,7 +44,10 @@ class SinkSecrets:
     def hide_in(self, text: str) -> str:
         """Mask all of them in a receiver's text, also one that is cut off at the end of the text."""
         for secret in (*self.signing, *((self.credential,) if self.credential else ())):
-            text = _mask_cut_off(secret.hide_in(text), secret.reveal())
+            text, clear = secret.hide_in(text), secret.reveal()
+            lengths = range(len(clear) - 1, _MIN_HIDDEN_LENGTH - 1, -1)
+            cut = next((length for length in lengths if text.endswith(clear[:length])), 0)
+            text = f"{text[:-cut]}***" if cut else text
         return text
 
 
@@ -55,23 +58,6 @@ class SinkRequest:
     url: str = field(repr=False)
     body: bytes = field(repr=False)
     headers: Mapping[str, str]
-
-
-class CloudEvent(Part, omit_defaults=True):
-    """An event in the structured form of CloudEvents; the last four fields are extensions."""
-
-    id: str
-    source: str
-    type: str
-    subject: str
-    time: datetime
-    data: msgspec.Raw
-    specversion: Literal["1.0"] | None = None
-    datacontenttype: Literal["application/json"] | None = None
-    ownerid: str | None = None
-    workerid: str | None = None
-    sessionid: str | None = None
-    definitionid: str | None = None
 
 
 class _EventText(msgspec.Struct, frozen=True):
@@ -88,40 +74,6 @@ class _EventText(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-class _PagerDutyDetails(Part):
-    event_id: str
-    event_type: str
-    data: msgspec.Raw
-
-
-class _PagerDutyPayload(Part):
-    summary: str
-    source: str
-    severity: str
-    timestamp: datetime
-    component: str
-    custom_details: _PagerDutyDetails
-
-
-class _PagerDutyAlert(Part, omit_defaults=True):
-    """A request to PagerDuty's Events API v2."""
-
-    routing_key: str
-    event_action: Literal["trigger", "resolve"]
-    dedup_key: str
-    payload: _PagerDutyPayload | None = None
-
-
-class _SlackMessage(Part):
-    """A message for Slack, in which nothing becomes a link, a mention or markup."""
-
-    text: str
-    mrkdwn: bool
-    parse: Literal["none"]
-    unfurl_links: bool
-    unfurl_media: bool
-
-
 def build_request(
     spec: SinkSpec, event_id: str, event: Event, keys: SinkSecrets, *, source: str, now: datetime
 ) -> SinkRequest:
@@ -129,7 +81,10 @@ def build_request(
     media_type, write = _FORMATS[spec.format]
     body = write(event_id, event, keys, source)
     headers = {"content-type": media_type, **sign_request(event_id, body, keys.signing, now=now)}
-    return SinkRequest(_request_url(spec, keys), body, headers)
+    url = spec.url
+    if CREDENTIAL_MARK in url:
+        url = url.replace(CREDENTIAL_MARK, _need_credential(keys).reveal())
+    return SinkRequest(url, body, headers)
 
 
 def summarize(event: Event) -> str:
@@ -150,46 +105,38 @@ def subject_of(event: Event) -> str:
     return known.key(event.namespace, event.name)
 
 
-def _mask_cut_off(text: str, secret: str) -> str:
-    lengths = range(len(secret) - 1, _MIN_HIDDEN_LENGTH - 1, -1)
-    cut = next((length for length in lengths if text.endswith(secret[:length])), 0)
-    return f"{text[:-cut]}***" if cut else text
-
-
-def _request_url(spec: SinkSpec, keys: SinkSecrets) -> str:
-    if CREDENTIAL_MARK not in spec.url:
-        return spec.url
-    return spec.url.replace(CREDENTIAL_MARK, _need_credential(keys).reveal())
-
-
 def _need_credential(keys: SinkSecrets) -> Secret:
     if not keys.credential:
-        raise Invalid(Fault("credential", "missing", "say where it is, for example env:SECRET_PAGERDUTY_KEY"))
+        raise Invalid(Fault("credential", "missing", "write where it is, for example env:SECRET_PAGERDUTY_KEY"))
     return keys.credential
 
 
 def _cloudevent_body(event_id: str, event: Event, _: SinkSecrets, source: str) -> bytes:
+    extensions = {
+        "ownerid": event.owner,
+        "workerid": event.worker_id,
+        "sessionid": event.session_id,
+        "definitionid": event.definition_id,
+    }
     return _encode(
-        CloudEvent(
-            specversion="1.0",
-            id=event_id,
-            source=source,
-            type=event.type,
-            subject=subject_of(event),
-            time=event.time.astimezone(UTC),
-            datacontenttype=JSON,
-            data=event.data,
-            ownerid=event.owner,
-            workerid=event.worker_id,
-            sessionid=event.session_id,
-            definitionid=event.definition_id,
-        )
+        {
+            "id": event_id,
+            "source": source,
+            "type": event.type,
+            "subject": subject_of(event),
+            "time": event.time.astimezone(UTC),
+            "data": event.data,
+            "specversion": "1.0",
+            "datacontenttype": JSON,
+            **{name: value for name, value in extensions.items() if value is not None},
+        }
     )
 
 
 def _slack_body(_id: str, event: Event, _: SinkSecrets, _source: str) -> bytes:
     text = summarize(event).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _encode(_SlackMessage(text=text, mrkdwn=False, parse="none", unfurl_links=False, unfurl_media=False))
+    # Nothing in the text becomes a link, a mention or markup.
+    return _encode({"text": text, "mrkdwn": False, "parse": "none", "unfurl_links": False, "unfurl_media": False})
 
 
 def _pagerduty_body(event_id: str, event: Event, keys: SinkSecrets, source: str) -> bytes:
@@ -197,23 +144,21 @@ def _pagerduty_body(event_id: str, event: Event, keys: SinkSecrets, source: str)
     told, alert = _read_text(event), event.type in {ALERT_RAISED, ALERT_CLEARED}
     key = f"{subject_of(event)}/{told.alert or told.reason or 'alert'}" if alert else event_id
     severity = (told.severity or "error").lower() if alert else "info"
-    payload = _PagerDutyPayload(
-        summary=summarize(event),
-        source=source,
-        severity=severity if severity in _SEVERITIES else "error",
-        timestamp=event.time.astimezone(UTC),
-        component=subject_of(event),
-        custom_details=_PagerDutyDetails(event_id=event_id, event_type=event.type, data=event.data),
-    )
+    payload = {
+        "summary": summarize(event),
+        "source": source,
+        "severity": severity if severity in _SEVERITIES else "error",
+        "timestamp": event.time.astimezone(UTC),
+        "component": subject_of(event),
+        "custom_details": {"event_id": event_id, "event_type": event.type, "data": event.data},
+    }
     cleared = event.type == ALERT_CLEARED
-    return _encode(
-        _PagerDutyAlert(
-            routing_key=_need_credential(keys).reveal(),
-            event_action="resolve" if cleared else "trigger",
-            dedup_key=key[:_MAX_DEDUP_KEY_LENGTH],
-            payload=None if cleared else payload,
-        )
-    )
+    alert_fields = {
+        "routing_key": _need_credential(keys).reveal(),
+        "event_action": "resolve" if cleared else "trigger",
+        "dedup_key": key[:_MAX_DEDUP_KEY_LENGTH],
+    }
+    return _encode(alert_fields if cleared else {**alert_fields, "payload": payload})
 
 
 def _read_text(event: Event) -> _EventText:

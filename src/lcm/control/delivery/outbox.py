@@ -111,19 +111,7 @@ class Outbox:
         fence = term.lease.fence()
         letters = DeadLetters(self._store, fence)
         ledger = DeliveryProgress(self._store, fence, self._clock, letters)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._renew(term))
-                await letters.read()
-                group.create_task(letters.follow())
-                group.create_task(ledger.keep_saving())
-                group.create_task(ledger.keep_refreshing())
-                await self._follow_sinks(_SinkDeliveries(self._context(term, ledger, letters), group))
-        finally:
-            await self._release(ledger, term.lease)
-
-    def _context(self, term: "_DeliveryLease", ledger: DeliveryProgress, letters: DeadLetters) -> DeliveryContext:
-        return DeliveryContext(
+        means = DeliveryContext(
             store=self._store,
             post=self._post,
             reveal=self._reveal,
@@ -134,6 +122,21 @@ class Outbox:
             letters=letters,
             check=term.check,
         )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew(term))
+                await letters.read()
+                group.create_task(letters.follow())
+                group.create_task(ledger.keep_saving())
+                group.create_task(ledger.keep_refreshing())
+                await self._follow_sinks(_SinkDeliveries(means, group))
+        finally:
+            with suppress(LcmError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await ledger.save()
+            with suppress(LcmError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await self._store.release(term.lease)
 
     async def _renew(self, term: "_DeliveryLease") -> None:
         loop = asyncio.get_running_loop()
@@ -153,14 +156,6 @@ class Outbox:
             async for changed in watch:
                 for change in changed.changes:
                     await couriers.apply_change(change.key.removeprefix(SINKS), change.entry)
-
-    async def _release(self, ledger: DeliveryProgress, lease: Lease) -> None:
-        with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_RELEASE_SECONDS):
-                await ledger.save()
-        with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._store.release(lease)
 
 
 class _DeliveryLease:

@@ -63,7 +63,7 @@ async def refuse_surplus(store: Store, names: Collection[str]) -> None:
     if names:
         stored = {entry.key.removeprefix(SINKS) for entry in (await scan_all(store, SINKS)).entries}
         if len(stored | set(names)) > MAX_SINKS:
-            raise NoRoom(f"there are {len(stored)} sinks already, and at most {MAX_SINKS} may be; delete one first")
+            raise NoRoom(f"there are {len(stored)} sinks already, and the limit is {MAX_SINKS}; delete one first")
 
 
 async def read_statuses(store: Store) -> Mapping[str, SinkStatus]:
@@ -126,9 +126,9 @@ def check_sink(sink: Sink, reach: WebhookPolicy) -> None:
     """Raise Invalid if a sink could never work."""
     spec, faults = sink.spec, [*_name_faults(sink), *_url_faults(sink.spec, reach)]
     if spec.credential is None and (spec.format is Format.PAGERDUTY or CREDENTIAL_MARK in spec.url):
-        faults.append(Fault("spec.credential", "missing", "say where it is, for example env:SECRET_PAGERDUTY_KEY"))
+        faults.append(Fault("spec.credential", "missing", "write where it is, for example env:SECRET_PAGERDUTY_KEY"))
     if spec.previous_secret is not None and spec.secret is None:
-        faults.append(Fault("spec.secret", "missing", "name the present one as well as the previous one"))
+        faults.append(Fault("spec.secret", "missing", "set the current one as well as the previous one"))
     if faults:
         raise Invalid(*faults)
 
@@ -179,10 +179,10 @@ async def _mark_for_replay(writer: Writer, name: str, entries: Iterable[Entry]) 
 
 def _name_faults(sink: Sink) -> Iterator[Fault]:
     if sink.metadata.name.startswith(BUILT_IN_PREFIX):
-        problem = f"names that begin with {BUILT_IN_PREFIX} are for sinks of the settings"
+        problem = f"names that begin with {BUILT_IN_PREFIX} are reserved for sinks that the settings define"
         yield Fault("metadata.name", problem, "choose another")
     if sink.metadata.namespace != DEFAULT_NAMESPACE:
-        yield Fault("metadata.namespace", "a sink gets the events of all namespaces, and is in none", "leave it out")
+        yield Fault("metadata.namespace", "a sink gets the events of all namespaces", "leave it out")
 
 
 def _url_faults(spec: SinkSpec, reach: WebhookPolicy) -> Collection[Fault]:
@@ -191,10 +191,10 @@ def _url_faults(spec: SinkSpec, reach: WebhookPolicy) -> Collection[Fault]:
     except Invalid as error:
         return [Fault(f"spec.{fault.path}", fault.problem, fault.remedy) for fault in error.faults]
     if HIDDEN in spec.url:
-        return [Fault("spec.url", f"{HIDDEN} stands in it for what is not shown", "write the whole URL")]
+        return [Fault("spec.url", f"{HIDDEN} in it stands for the part that is not shown", "write the whole URL")]
     if target.host == _SLACK_HOOKS_HOST and CREDENTIAL_MARK not in spec.url:
         remedy = (
-            f"write https://{_SLACK_HOOKS_HOST}/services/{CREDENTIAL_MARK}, and where the rest is as the credential"
+            f"write https://{_SLACK_HOOKS_HOST}/services/{CREDENTIAL_MARK}, and set the credential to where the rest is"
         )
         return [Fault("spec.url", "it is a secret, and would be stored in clear", remedy)]
     return []
@@ -222,7 +222,9 @@ def make_built_in_sinks(addresses: Iterable[Secret]) -> tuple[tuple[Sink, ...], 
     """Make a sink of each address; return also the secret parts, by reference."""
     sinks, secrets = dict[str, Sink](), dict[str, Secret]()
     for address in addresses:
-        origin, host, rest = _split_url(address.reveal())
+        found = _URL_PARTS.fullmatch(address.reveal())
+        assert found, "the settings were checked"
+        origin, host, rest = found["origin"], found["host"].lower(), found["rest"]
         name = BUILT_IN_PREFIX + hashlib.sha256(address.reveal().encode()).hexdigest()[:_HASH_LENGTH]
         reference = f"{SETTING_SCHEME}:{name}"
         secrets[reference] = Secret(rest)
@@ -234,10 +236,3 @@ def make_built_in_sinks(addresses: Iterable[Secret]) -> tuple[tuple[Sink, ...], 
         )
         sinks[name] = Sink(metadata=Metadata(name=name), spec=spec)
     return tuple(sinks.values()), secrets
-
-
-def _split_url(url: str) -> tuple[str, str, str]:
-    """Split an address into its origin, the host name in that, and the rest."""
-    found = _URL_PARTS.fullmatch(url)
-    assert found, "the settings were checked"
-    return found["origin"], found["host"].lower(), found["rest"]

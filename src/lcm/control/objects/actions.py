@@ -49,7 +49,7 @@ _END_PHASES: Final = {
 """The phase that follows each phase when a session is to end now; from the others it is ending already."""
 _P: Final = WorkerPhase
 _NOT_SERVING_YET: Final = "it does not serve yet: wait until it does, or pause it or delete it now"
-_NO_LONGER_SERVING: Final = "nothing is on it any more: resume it if it is to serve again, or delete it"
+_NO_LONGER_SERVING: Final = "nothing is on it any more: resume it to use it again, or delete it"
 _UNDRAINABLE: Final = {
     **dict.fromkeys((_P.PENDING, _P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.LICENSING), _NOT_SERVING_YET),
     **dict.fromkeys((_P.UNLICENSING, _P.STOPPING, _P.STOPPED), _NO_LONGER_SERVING),
@@ -57,8 +57,8 @@ _UNDRAINABLE: Final = {
     _P.FAILED: "nothing is on it: delete it, or pause it so that it stays off",
 }
 """Why a worker cannot be drained in a phase, and what to do instead."""
-_NOT_DRAINED: Final = "it is not being drained: resume it if it is to run"
-_DRAINED: Final = "it is being drained: undrain it if it is to run on"
+_NOT_DRAINED: Final = "it is not being drained: resume it to run it"
+_DRAINED: Final = "it is being drained: undrain it to keep it running"
 _ENDED: Final = "it has ended: make another"
 _LICENCE_STEM: Final = "licen"
 """Occurs in every reason for which a registration fails."""
@@ -86,7 +86,7 @@ def perform_action(
             made = _request_observation(resource, now, author, ids)
         case _:
             raise Invalid(
-                Fault("action", f"a {resource.kind} has no action {_action_name(action)}", "see its kind's actions")
+                Fault("action", f"a {resource.kind} has no action {_action_name(action)}", "use one of its actions")
             )
     assert isinstance(made, type(resource))
     return made
@@ -125,7 +125,7 @@ def _perform_worker_action(worker: LabWorker, action: WorkerAction, now: datetim
         case Drain(deadline_minutes=minutes):
             span = _to_span("deadline_minutes", minutes) if minutes is not None else None
             made = with_wanted_state(
-                begin_drain(worker, span, now=now, author=author, reason="drain asked for"), "stopped"
+                begin_drain(worker, span, now=now, author=author, reason="drain requested"), "stopped"
             )
         case Undrain():
             made = with_wanted_state(_cancel_drain(worker, now, author), "running")
@@ -188,7 +188,7 @@ def with_wanted_state(worker: LabWorker, state: str) -> LabWorker:
 def _renew_licence(worker: LabWorker, action: License, now: datetime) -> LabWorker:
     """Set what to register with from now on, and clear an earlier failure to register."""
     if action.license_token is None and worker.spec.cml.license_token is None:
-        remedy = "say where one is, such as env:CML_LICENSE_TOKEN"
+        remedy = "write where one is, such as env:CML_LICENSE_TOKEN"
         raise Invalid(Fault("license_token", f"{worker.metadata.name} has no licence token", remedy))
     given = {"license_token": action.license_token, "license_flavour": action.license_flavour}
     made = _with_cml(worker, **{name: value for name, value in given.items() if value is not None})
@@ -241,7 +241,7 @@ def _extend(session: LabletSession, span: timedelta, now: datetime, longest: tim
 def _request_observation(session: LabletSession, now: datetime, author: str, ids: Callable[[], str]) -> LabletSession:
     """Request an observation, unless an earlier request may still be answered."""
     if session.status.phase is not SessionPhase.RUNNING:
-        raise _illegal_step(session, ObserveResources(), "only what runs can be observed")
+        raise _illegal_step(session, ObserveResources(), "only a running session can be observed")
     asked = session.status.observation_request
     if asked is not None and not has_timed_out(asked, now):
         return session
@@ -253,30 +253,26 @@ def _to_span(field: str, minutes: int) -> timedelta:
     try:
         return timedelta(minutes=msgspec.convert(minutes, Minutes))
     except msgspec.ValidationError as error:
-        raise Invalid(Fault(field, f"{minutes} is no such number", "use whole minutes, at most a year")) from error
+        raise Invalid(Fault(field, f"{minutes} is not valid", "use whole minutes, at most a year")) from error
 
 
 def _add_span(moment: datetime, span: timedelta) -> datetime:
     """Add to a moment, within the years that slots are limited to."""
     if moment.year > ALLOWED_YEARS[1] or (moment + span).year > ALLOWED_YEARS[1]:
         raise Invalid(
-            Fault("minutes", "too far away", f"use so many that it ends before the year {ALLOWED_YEARS[1] + 1}")
+            Fault("minutes", "too far away", f"use fewer, so that it ends before the year {ALLOWED_YEARS[1] + 1}")
         )
     return moment + span
 
 
 def _check_end(session: LabletSession, end: datetime, now: datetime, longest: timedelta | None) -> None:
     if end <= now:
-        raise Refused(f"{session.metadata.name} would be over by then all the same; ask for more minutes")
-    start = session.spec.timeslot_start or _running_since(session)
+        raise Refused(f"{session.metadata.name} would still be over by now; ask for more minutes")
+    runs = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
+    start = session.spec.timeslot_start or (runs[-1] if runs else None)
     if longest is not None and start is not None and end - start > longest:
         most = longest // timedelta(minutes=1)
         raise Refused(f"{session.metadata.name} would last longer than the {most} minutes its definition allows")
-
-
-def _running_since(session: LabletSession) -> datetime | None:
-    lines = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
-    return lines[-1] if lines else None
 
 
 def _with_status(resource: R, **fields: object) -> R:

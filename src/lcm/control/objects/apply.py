@@ -155,28 +155,22 @@ class Applier:
 
         A reference to one of the `lost` documents, which cannot be read, does not count as a fault.
         """
-        known, items, time_slice = (
-            ReferenceIndex(self.writer, await self._read_unique_holders(resources)),
-            list[BundleItem](),
-            TimeSlice(),
-        )
-        for place, resource in sorted(resources, key=_kind_rank):
+        wanted = (mark for _, one in resources if (mark := unique_key_of(one)) is not None)
+        taken = {key: entry.value.decode() for key, entry in (await self._read_keys(wanted)).items()}
+        known, items, time_slice = ReferenceIndex(self.writer, taken), list[BundleItem](), TimeSlice()
+        for place, resource in sorted(resources, key=lambda placed: KIND_ORDER.index(placed[1].kind)):
             await time_slice.yield_if_over()
             if verdicts.is_full:
                 break
             try:
-                item = await self._plan_item(place, resource, entries.get(key_of(resource)), known)
+                admitted = await self._admit_item(place, resource, entries.get(key_of(resource)), known)
+                item = with_own_bundle(admitted, self.writer.clock.now())
                 known.add(item.after)
             except (Invalid, Conflict, Forbidden) as error:
                 verdicts.add(place, error, but=_reference_to(lost, resource))
                 continue
             items.append(item)
         return items
-
-    async def _plan_item(
-        self, place: int, resource: Resource, entry: Entry | None, known: ReferenceIndex
-    ) -> BundleItem:
-        return with_own_bundle(await self._admit_item(place, resource, entry, known), self.writer.clock.now())
 
     async def _admit_item(
         self, place: int, resource: Resource, entry: Entry | None, known: ReferenceIndex
@@ -233,11 +227,6 @@ class Applier:
     async def _read_stored(self, documents: Iterable[object]) -> dict[str, Entry]:
         """Read the stored entries of the objects that documents are about."""
         return await self._read_keys(ref.key for ref in filter(None, map(_ref_of_document, documents)))
-
-    async def _read_unique_holders(self, resources: Iterable[tuple[int, Resource]]) -> dict[str, str]:
-        """Read which of the unique keys that these objects need are taken, and by which object."""
-        wanted = (mark for _, one in resources if (mark := unique_key_of(one)) is not None)
-        return {key: entry.value.decode() for key, entry in (await self._read_keys(wanted)).items()}
 
     async def _read_keys(self, keys: Iterable[str]) -> dict[str, Entry]:
         groups: dict[str, list[str]] = defaultdict(list)
@@ -307,10 +296,6 @@ def _ref_of_document(document: object) -> Ref[Resource] | None:
         return None
     ref: Ref[Resource] = Ref(known.struct, str(metadata.get("name")), str(metadata.get("namespace", DEFAULT_NAMESPACE)))
     return ref if is_nameable(ref) else None
-
-
-def _kind_rank(placed: tuple[int, Resource]) -> int:
-    return KIND_ORDER.index(placed[1].kind)
 
 
 def _without_version(name: str) -> str:

@@ -26,7 +26,7 @@ _BYTES: Final = MAX_BYTES - 100_000
 """The rest of a commit is left for its fence, its events, its audit record and what a quota or guard adds."""
 
 _OVERHEAD_BYTES: Final = 16
-_SMALLER: Final = "make it smaller, or several of it"
+_SMALLER: Final = "make it smaller, or split it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,6 @@ class Bundle:
         """What the audit records of the bundle."""
         return [item.draft.edit.audited_action() for item in self.items if item.draft is not None]
 
-    def has_room_for(self, other: "Bundle", most: int) -> bool:
-        """Return whether another bundle fits in as well."""
-        return not self.items or (
-            self.count + other.count <= _OPERATIONS and self.size + other.size <= _BYTES and len(self.items) < most
-        )
-
     def add(self, other: "Bundle") -> None:
         """Merge another bundle into this one."""
         self.items += other.items
@@ -129,7 +123,8 @@ def pack_bundles(items: Sequence[BundleItem], *, now: datetime, most: int = MAX_
     bundle = Bundle()
     for item in items:
         one = item.alone or _bundle_of(item, now)
-        if not bundle.has_room_for(one, most):
+        full = bundle.count + one.count > _OPERATIONS or bundle.size + one.size > _BYTES or len(bundle.items) >= most
+        if bundle.items and full:
             yield bundle
             bundle = Bundle()
         bundle.add(one)
@@ -150,7 +145,7 @@ def with_own_bundle(item: BundleItem, now: datetime) -> BundleItem:
         return item
     alone = _bundle_of(item, now)
     if alone.size > _BYTES:
-        raise Invalid(Fault("document", f"{alone.size} bytes as it is kept; the limit is {_BYTES}", _SMALLER))
+        raise Invalid(Fault("document", f"{alone.size} bytes when stored; the limit is {_BYTES}", _SMALLER))
     return replace(item, alone=alone)
 
 
@@ -204,9 +199,12 @@ class DocumentFaults:
         passing = isinstance(error, Conflict) and 0 < error.wanted == error.found
         if passing or (self.late and not isinstance(error, Invalid)):
             raise error
-        faults = [_fault_in_document(place, fault) for fault in _faults(error) if fault.path != but]
-        self.found[place] += faults
-        self.count += len(faults)
+        where, told = f"documents[{place}]", error.faults if isinstance(error, Invalid) else [_error_fault(error)]
+        for fault in told:
+            if fault.path != but:
+                path = where if fault.path == "document" else f"{where}.{fault.path}"
+                self.found[place].append(Fault(path, fault.problem, fault.remedy))
+                self.count += 1
 
     def raise_if_any(self) -> None:
         """Raise Invalid if any fault was recorded."""
@@ -216,24 +214,11 @@ class DocumentFaults:
         raise Invalid(*every[:MOST_FAULTS], *([_MORE_FAULTS] if self.is_full else []))
 
 
-def _fault_in_document(place: int, fault: Fault) -> Fault:
-    where = f"documents[{place}]"
-    return Fault(where if fault.path == "document" else f"{where}.{fault.path}", fault.problem, fault.remedy)
-
-
-def _faults(error: Invalid | Conflict | Forbidden) -> Sequence[Fault]:
-    return error.faults if isinstance(error, Invalid) else tuple(_error_faults(error))
-
-
-def _error_faults(error: Conflict | Forbidden) -> Iterator[Fault]:
+def _error_fault(error: Conflict | Forbidden) -> Fault:
     if isinstance(error, Forbidden):
-        yield Fault("document", str(error), "leave that to somebody who may")
-    elif error.wanted:
-        problem = f"{error.wanted} was asked for, but the object is {_describe_revision(error.found)}"
-        yield Fault("metadata.resource_version", problem, "read it again, or leave resource_version out")
-    else:
-        yield Fault("metadata.name", "the name is taken", "use another")
-
-
-def _describe_revision(revision: int) -> str:
-    return f"at {revision}" if revision else "not there"
+        return Fault("document", str(error), "ask somebody who may do that")
+    if not error.wanted:
+        return Fault("metadata.name", "the name is taken", "use another")
+    now_at = f"at {error.found}" if error.found else "not there"
+    problem = f"{error.wanted} was asked for, but the object is {now_at}"
+    return Fault("metadata.resource_version", problem, "read it again, or leave resource_version out")

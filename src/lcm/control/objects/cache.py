@@ -21,14 +21,15 @@ _DOUBLINGS: Final = 8
 _log: Final = structlog.get_logger()
 
 
-def _fixed_chance() -> float:
+def fixed_chance() -> float:
+    """Return a constant in place of a random number, for callers that leave nothing to chance."""
     return 0.5
 
 
 class Cache:
     """The newest known objects of some kinds, by name."""
 
-    def __init__(self, plane: Plane, *kinds: type[Resource], chance: Callable[[], float] = _fixed_chance) -> None:
+    def __init__(self, plane: Plane, *kinds: type[Resource], chance: Callable[[], float] = fixed_chance) -> None:
         """Follow these kinds. `chance` spreads out the processes that list again after the same outage."""
         self._plane = plane
         self._objects: dict[type[Any], dict[Ref[Any], Resource]] = {kind: {} for kind in kinds}
@@ -110,9 +111,8 @@ class Cache:
         return self._revision
 
     async def _list_kind(self, kind: type[Any]) -> int:
-        found: dict[Ref[Any], Resource] = {}
         page = await self._plane.list(kind)
-        found.update((ref_of(item), item) for item in page.items)
+        found: dict[Ref[Any], Resource] = {ref_of(item): item for item in page.items}
         while page.next is not None:
             page = await self._plane.list(kind, cursor=page.next)
             found.update((ref_of(item), item) for item in page.items)

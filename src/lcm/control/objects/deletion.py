@@ -51,7 +51,10 @@ async def delete(writer: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) 
     async def attempt() -> R:
         record = await _read_for_deletion(writer, ref, at)
         if is_archived(record):
-            return await _delete_archived(writer, record, dry_run=dry_run)
+            if not dry_run:  # a live object of the same name is not touched
+                deed = Edit(record, record.resource, removed=True).audited_action()
+                await writer.submit(archived_removal_ops(record), deeds=[deed])
+            return record.resource
         after = request_deletion(record.resource, now=writer.clock.now(), author=writer.author)
         if dry_run or after is record.resource:
             return after
@@ -121,14 +124,6 @@ async def _read_for_deletion(writer: Writer, ref: Ref[R], at: int | None) -> Rec
     return record
 
 
-async def _delete_archived(writer: Writer, record: Record[R], *, dry_run: bool) -> R:
-    """Delete an object from the archive. A live object of the same name is not touched."""
-    if not dry_run:
-        deed = Edit(record, record.resource, removed=True).audited_action()
-        await writer.submit(archived_removal_ops(record), deeds=[deed])
-    return record.resource
-
-
 def request_deletion(resource: R, *, now: datetime, author: str) -> R:
     """Mark an object for deletion and take the step that leads to its end; the same object if that was done before."""
     made: Resource = with_deletion_mark(resource, now)
@@ -143,7 +138,8 @@ def request_deletion(resource: R, *, now: datetime, author: str) -> R:
         case Reservation() if made.status.phase in _CANCELLABLE:
             made = take_plane_step(made, ReservationPhase.CANCELLING, author=author, now=now, reason=_DELETED_REASON)
         case Reservation() if made.status.phase is ReservationPhase.PENDING:
-            made = _without_finalizers(made)
+            metadata = msgspec.structs.replace(made.metadata, finalizers=())
+            made = msgspec.structs.replace(made, metadata=metadata)
     assert isinstance(made, type(resource))
     return made
 
@@ -153,11 +149,6 @@ def with_deletion_mark(resource: R, now: datetime | None) -> R:
     if now is not None and resource.metadata.deletion_timestamp is not None:
         return resource
     metadata = msgspec.structs.replace(resource.metadata, deletion_timestamp=now)
-    return msgspec.structs.replace(resource, metadata=metadata)
-
-
-def _without_finalizers(resource: R) -> R:
-    metadata = msgspec.structs.replace(resource.metadata, finalizers=())
     return msgspec.structs.replace(resource, metadata=metadata)
 
 
@@ -189,7 +180,7 @@ def _describe_users(users: Sequence[Resource], caller: Caller) -> str:
     shown = [f"{one.kind} {one.metadata.name}" for one in users if can_see(caller, one)][:_NAMED_USERS]
     rest = len(users) - len(shown)
     if not shown:
-        return f"{rest} of other people's objects"
+        return f"{rest} objects of other people"
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 

@@ -64,7 +64,12 @@ class WorkerImport:
         owners = self._find_owners(workers)
         strangers = [one for one in self._live_instances() if one.instance_id not in owners]
         items = [self._item(place, one, taken) for place, one in enumerate(strangers)]
-        await self._write(items, guard.revision if guard else ABSENT)
+        revision = guard.revision if guard else ABSENT
+        for bundle in pack_bundles(items, now=self.writer.clock.now()):
+            names = [item.resource.metadata.name for item in bundle.items]
+            put = Put(_GUARDS_PREFIX + self.found.aws_region, " ".join(names).encode(), at=revision)
+            revision = await self.writer.submit([*bundle.ops, put], bundle.events, deeds=bundle.audited_actions)
+            self.made += names
         known = tuple(one for one, owner in owners.items() if owner.metadata.name not in self.made)
         return Imported(imported=tuple(self.made), known=known)
 
@@ -80,20 +85,15 @@ class WorkerImport:
         )
         return {one.instance_id: owner for one, owner in owners if owner is not None}
 
-    async def _write(self, items: list[BundleItem], revision: int) -> None:
-        for bundle in pack_bundles(items, now=self.writer.clock.now()):
-            names = [item.resource.metadata.name for item in bundle.items]
-            guard = Put(_GUARDS_PREFIX + self.found.aws_region, " ".join(names).encode(), at=revision)
-            revision = await self.writer.submit([*bundle.ops, guard], bundle.events, deeds=bundle.audited_actions)
-            self.made += names
-
     def _live_instances(self) -> list[DiscoveredInstance]:
         return [one for one in self.found.discovered_instances if one.state not in _ENDING_STATES]
 
     def _item(self, place: int, instance: DiscoveredInstance, taken: set[str]) -> BundleItem:
         name = _choose_name(instance, taken)
         taken.add(name)
-        worker = LabWorker(metadata=Metadata(name=name, labels=self._labels(instance)), spec=self._spec(instance))
+        uid = instance.tags.get(WORKER_TAG, "")
+        labels = {SOURCE: self.found.source} | ({ORPHAN_OF: uid} if uid and _PRINTED.search(uid) else {})
+        worker = LabWorker(metadata=Metadata(name=name, labels=labels), spec=self._spec(instance))
         check_document(worker, None, ())
         made = admit(
             worker,
@@ -104,13 +104,9 @@ class WorkerImport:
             target=None,
             reason=f"{instance.instance_id} was found by {self.found.source}",
         )
-        status = msgspec.structs.replace(made.status, ec2=_ec2_facts(instance))
+        status = msgspec.structs.replace(made.status, ec2=msgspec.convert(instance, Ec2Facts, from_attributes=True))
         made = msgspec.structs.replace(made, status=status)
         return BundleItem(place, made, None, Draft(Edit(None, made, origin=IMPORTED, verb="import")))
-
-    def _labels(self, instance: DiscoveredInstance) -> dict[str, str]:
-        uid = instance.tags.get(WORKER_TAG, "")
-        return {SOURCE: self.found.source} | ({ORPHAN_OF: uid} if uid and _PRINTED.search(uid) else {})
 
     def _spec(self, instance: DiscoveredInstance) -> LabWorkerSpec:
         named = instance.ami_id or instance.ami_name
@@ -118,7 +114,12 @@ class WorkerImport:
             region=self.found.aws_region,
             ami_id=instance.ami_id or (None if named else _UNKNOWN_IMAGE),
             ami_name_pattern=None if instance.ami_id else instance.ami_name or None,
-            tags={name: text for name, text in instance.tags.items() if _is_copied_tag(name, text)},
+            # The cloud's own tags cannot be set by others, nor can ours.
+            tags={
+                name: text
+                for name, text in instance.tags.items()
+                if not name.startswith("aws:") and name not in _OWN_TAGS and all(map(_PRINTED.search, (name, text)))
+            },
         )
         if instance.instance_type:
             aws = msgspec.structs.replace(aws, instance_type=instance.instance_type)
@@ -129,29 +130,12 @@ class WorkerImport:
         return msgspec.structs.replace(spec, idle=IdlePolicy(enabled=False), auto_remediate=False)
 
 
-def _ec2_facts(instance: DiscoveredInstance) -> Ec2Facts:
-    return Ec2Facts(
-        instance_id=instance.instance_id,
-        instance_type=instance.instance_type,
-        state=instance.state,
-        availability_zone=instance.availability_zone,
-        private_ip=instance.private_ip,
-        public_ip=instance.public_ip,
-        launched_at=instance.launched_at,
-    )
-
-
 def _choose_name(instance: DiscoveredInstance, taken: set[str]) -> str:
     """Return the name that somebody gave the machine, if it is a valid name that no other worker has."""
     given = _clean_name(instance.name or instance.tags.get("Name", ""))
     if given and given not in taken and not looks_like_uid(given):
         return given
     return f"imported-{_clean_name(instance.instance_id)}"
-
-
-def _is_copied_tag(name: str, text: str) -> bool:
-    """Return whether a tag may stand in a spec: the cloud's own tags cannot be set by others, nor can ours."""
-    return not name.startswith("aws:") and name not in _OWN_TAGS and all(map(_PRINTED.search, (name, text)))
 
 
 def _clean_name(text: str) -> str:
@@ -163,7 +147,7 @@ def _faults(found: BulkImport) -> Iterator[Fault]:
     for place, instance in enumerate(found.discovered_instances):
         path = f"discovered_instances[{place}].instance_id"
         if not _clean_name(instance.instance_id):
-            yield Fault(path, f"{instance.instance_id!r} is no instance's id", "write for example i-0123456789abcdef0")
+            yield Fault(path, f"{instance.instance_id!r} is no instance id", "write for example i-0123456789abcdef0")
         if instance.instance_id in seen:
             yield Fault(path, "the same instance twice", "name each once")
         seen.add(instance.instance_id)

@@ -8,14 +8,14 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self
+from typing import Final, Generic
 
 import msgspec
 
 from lcm.control.objects.archive import archived_prefix
 from lcm.control.objects.records import NAME, mentions, read_entry, ref_of_key
 from lcm.control.objects.writer import Writer
-from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, R, Ref
+from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, PlaneWatch, R
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Verb, can_see
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.base.resource import shorten_text
@@ -59,22 +59,17 @@ async def list_page(writer: Writer, asked: ListRequest[R], cursor: str | None) -
         raise Invalid(Fault("limit", f"{limit} is out of range", f"use 1 to {LONGEST_PAGE}"))
     if namespace is not None and not NAME.fullmatch(namespace):
         raise Invalid(
-            Fault("namespace", f"{shorten_text(namespace, 80)!r} is no name", "use lower-case letters, digits and -")
+            Fault("namespace", f"{shorten_text(namespace, 80)!r} is invalid", "use lower-case letters, digits and -")
         )
     start = _decode_cursor(cursor, asked.prefix) if cursor is not None else None
-    if not _needs_filtering(writer, asked):
-        page = await writer.store.scan(asked.prefix, labels=asked.where.exact_labels, limit=limit, cursor=start)
+    where = asked.where
+    beyond = asked.archived or bool(where.fields) or len(where.exact_labels) < len(where.labels)
+    if not beyond and not _sees_only_own(writer, asked.kind):
+        page = await writer.store.scan(asked.prefix, labels=where.exact_labels, limit=limit, cursor=start)
         return Listing(
             [read_entry(entry, asked.kind) for entry in page.entries], page.revision, _encode_cursor(page.next)
         )
     return await _filter_page(writer, asked, start)
-
-
-def _needs_filtering(writer: Writer, asked: ListRequest[R]) -> bool:
-    """Return whether the list needs filters that the store does not have."""
-    where = asked.where
-    beyond = asked.archived or bool(where.fields) or len(where.exact_labels) < len(where.labels)
-    return beyond or _sees_only_own(writer, asked.kind)
 
 
 def _sees_only_own(writer: Writer, kind: type[R]) -> bool:
@@ -120,28 +115,25 @@ def _decode_cursor(text: str, prefix: str) -> Cursor:
 
 
 def _cursor_error() -> Invalid:
-    return Invalid(Fault("cursor", "not one of this list", "use `next` of the page before, with the same arguments"))
+    return Invalid(Fault("cursor", "not of this list", "use `next` of the page before, with the same arguments"))
 
 
-_OWNED: Final = (LabletSession, Reservation)
 _SCAN_PAGE_SIZE: Final = 500
 
 
-class LocalWatch:
+class LocalWatch(PlaneWatch):
     """Changes of some kinds, as one caller may see them."""
 
     def __init__(self, writer: Writer, kinds: Sequence[type[Resource]], after: int) -> None:
         self._writer = writer
         self._caller = writer.caller
         self._after = after
-        self._kinds = {KINDS[kind.__name__].prefix: KINDS[kind.__name__] for kind in kinds or _readable_kinds(writer)}
+        readable = [kind for kind in KINDS.values() if writer.caller.role in PERMISSIONS[kind.name][Verb.READ]]
+        self._kinds = {kind.prefix: kind for kind in [KINDS[one.__name__] for one in kinds] or readable}
         self._visible_keys: set[str] | None = None
         self._refusal: LcmError | None = _find_refusal(writer, self._kinds.values())
         prefix = next(iter(self._kinds)) if len(self._kinds) == 1 else ""
         self._watch: StoreWatch | None = None if self._refusal else writer.store.watch(prefix, after=after)
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Changes:
         if self._refusal is not None:
@@ -159,29 +151,20 @@ class LocalWatch:
         if self._watch is not None:
             await self._watch.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     def _visible_change(self, change: Change, own: set[str]) -> ObjectChange | None:
         ref = ref_of_key(change.key)
         if ref is None or ref.kind_info.prefix not in self._kinds:
             return None
         entry = change.entry
-        if not self._is_limited(ref.kind_info):
+        if not _sees_only_own(self._writer, ref.kind):
             return ObjectChange(ref, read_entry(entry, ref.kind) if entry else None)
         resource = read_entry(entry, ref.kind) if entry and mentions(entry, self._caller.name) else None
         if resource is not None and can_see(self._caller, resource):
             own.add(change.key)
             return ObjectChange(ref, resource)
-        return self._lost_change(ref, change.key, own)
-
-    def _lost_change(self, ref: Ref[Any], key: str, own: set[str]) -> ObjectChange | None:
-        if key not in own:
+        if change.key not in own:
             return None
-        own.discard(key)
+        own.discard(change.key)
         return ObjectChange(ref, None)
 
     async def _check_start(self) -> None:
@@ -194,7 +177,7 @@ class LocalWatch:
 
     async def _read_visible_keys(self) -> set[str]:
         keys: set[str] = set()
-        for kind in filter(self._is_limited, self._kinds.values()):
+        for kind in [one for one in self._kinds.values() if _sees_only_own(self._writer, one.struct)]:
             at: Cursor | None = Cursor(self._after, kind.prefix)
             while at is not None:
                 page = await self._writer.store.scan(kind.prefix, limit=_SCAN_PAGE_SIZE, cursor=at)
@@ -202,13 +185,6 @@ class LocalWatch:
                 keys.update(entry.key for entry in mine if can_see(self._caller, read_entry(entry, kind.struct)))
                 at = page.next
         return keys
-
-    def _is_limited(self, kind: Kind) -> bool:
-        return kind.struct in _OWNED and self._caller.role not in SEES_ALL
-
-
-def _readable_kinds(writer: Writer) -> list[type[Resource]]:
-    return [kind.struct for kind in KINDS.values() if writer.caller.role in PERMISSIONS[kind.name][Verb.READ]]
 
 
 def _find_refusal(writer: Writer, kinds: Iterable[Kind]) -> Forbidden | None:

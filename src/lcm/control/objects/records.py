@@ -6,7 +6,7 @@ from the commit that makes it to the one that ends it. Used by every part of `co
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Generic, TypeVar
@@ -258,18 +258,14 @@ def creation_ops(resource: Resource) -> Sequence[Op]:
     return (
         Put(key, encode_checked(bare), resource.metadata.labels, at=ABSENT),
         Put(UIDS + resource.metadata.uid, key.encode(), at=ABSENT),
-        *_unique_key_ops(None, resource),
-        *_worker_index_ops(None, resource),
-        *_pool_change_ops(resource),
+        *_index_ops(None, resource),
     )
 
 
 def change_ops(before: Record[R], after: R) -> Sequence[Op]:
     """Return the operations that replace one state of an object by another."""
     raw = encode_checked(with_revision(after, ABSENT), _value_with_unknown_fields(before))
-    put = Put(before.key, raw, after.metadata.labels, at=before.revision)
-    marks = _unique_key_ops(before.resource, after)
-    return put, *marks, *_worker_index_ops(before.resource, after), *_pool_change_ops(after)
+    return Put(before.key, raw, after.metadata.labels, at=before.revision), *_index_ops(before.resource, after)
 
 
 def _value_with_unknown_fields(before: Record[R]) -> bytes | None:
@@ -289,30 +285,20 @@ def removal_ops(before: Record[R]) -> Sequence[Op]:
     """
     gone = before.resource
     deleted = Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid)
-    return *deleted, *_unique_key_ops(gone, None), *_worker_index_ops(gone, None), *_pool_change_ops(gone)
+    return *deleted, *_index_ops(gone, None)
 
 
-def _pool_change_ops(resource: Resource) -> Sequence[Op]:
-    pooled = isinstance(resource, LabWorkerPool | WorkerTemplate)
-    return (Put(POOLS_CHANGED + resource.metadata.namespace, b""),) if pooled else ()
-
-
-def _unique_key_ops(before: Resource | None, after: Resource | None) -> Sequence[Op]:
-    """Return the operations by which an object takes its unique key or gives it up."""
-    old, new = unique_key_of(before), unique_key_of(after)
-    if old == new:
-        return ()
-    left: Sequence[Op] = () if old is None else (Delete(old),)
-    return left if new is None or after is None else (*left, Put(new, key_of(after).encode(), at=ABSENT))
-
-
-def _worker_index_ops(before: Resource | None, after: Resource | None) -> Sequence[Op]:
-    """Return the operations that move a session from one worker's index to another's."""
-    old, new = _worker_index_key(before), _worker_index_key(after)
-    if old == new:
-        return ()
-    left: Sequence[Op] = () if old is None else (Delete(old),)
-    return left if new is None or after is None else (*left, Put(new, key_of(after).encode()))
+def _index_ops(before: Resource | None, after: Resource | None) -> Iterator[Op]:
+    """Yield the operations on an object's unique key, on its worker's index, and on the mark of changed pools."""
+    for at, key in ((ABSENT, unique_key_of), (None, _worker_index_key)):
+        old, new = key(before), key(after)
+        if old is not None and old != new:
+            yield Delete(old)
+        if after is not None and new is not None and old != new:
+            yield Put(new, key_of(after).encode(), at=at)
+    resource = after or before
+    if isinstance(resource, LabWorkerPool | WorkerTemplate):
+        yield Put(POOLS_CHANGED + resource.metadata.namespace, b"")
 
 
 def _worker_index_key(resource: Resource | None) -> str | None:

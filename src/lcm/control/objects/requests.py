@@ -82,7 +82,7 @@ class IdempotentRequest:
             return live
         archived = await find_archived(writer.store, Ref(ref.kind, record.uid, ref.namespace))
         if archived is None:
-            raise Gone(f"{record.key} was answered to this request and is gone since")
+            raise Gone(f"{record.key} was the answer to this request and no longer exists")
         return archived
 
 

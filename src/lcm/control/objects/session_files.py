@@ -31,12 +31,14 @@ async def read_file(writer: Writer, artifacts: Artifacts, ref: SessionRef, name:
     found = next((one for one in session.status.artifacts if one.name == name), None)
     if found is None:
         raise Gone(f"there is no file {name!r} of session {session.metadata.name}; list its artifacts")
-    if not _is_available(found, writer.clock.now()):
-        raise Gone(_expired_message(session, found))
+    if found.expires_at is not None and not _is_available(found, writer.clock.now()):
+        problem = f"{name} of session {session.metadata.name} expired at {_format_time(found.expires_at)}"
+        remedy = "download files in time, or ask an operator to raise artifacts.retention_days in the settings"
+        raise Gone(f"{problem}: {remedy}")
     try:
         return await artifacts.get(temporary_address(stored_name(session, name)).uri, digest=found.digest)
     except Gone as error:
-        problem = f"{name} of session {session.metadata.name} is not where files are kept any more"
+        problem = f"{name} of session {session.metadata.name} is missing from the file store"
         raise Gone(f"{problem}: somebody removed it, or a backup was restored without it") from error
 
 
@@ -63,7 +65,7 @@ def _state_lines(status: LabletSessionStatus) -> Iterator[str]:
     if status.observed_at is not None:
         drifted = ", its ports have drifted" if status.port_drift_detected else ""
         left_out = status.observed_resources.left_out if status.observed_resources else ()
-        lacking = f"; left out, for there is too much: {', '.join(left_out)}" if left_out else ""
+        lacking = f"; left out because it is too much: {', '.join(left_out)}" if left_out else ""
         yield f"{_format_time(status.observed_at)} observed: {status.observation_count} times so far{drifted}{lacking}"
     yield from map(_artifact_line, status.artifacts)
     yield from (f"error: {text}" for text in (status.observation_error, status.last_error) if text)
@@ -72,14 +74,6 @@ def _state_lines(status: LabletSessionStatus) -> Iterator[str]:
 def _artifact_line(artifact: Artifact) -> str:
     until = f", kept until {_format_time(artifact.expires_at)}" if artifact.expires_at else ""
     return f"{_format_time(artifact.collected_at)} collected: {artifact.name}, {artifact.size_bytes} bytes{until}"
-
-
-def _expired_message(session: LabletSession, artifact: Artifact) -> str:
-    assert artifact.expires_at is not None
-    problem = f"{artifact.name} of session {session.metadata.name} expired at {_format_time(artifact.expires_at)}"
-    return (
-        f"{problem}: download what you need before, or have an operator raise artifacts.retention_days in the settings"
-    )
 
 
 def _is_available(artifact: Artifact, now: datetime) -> bool:

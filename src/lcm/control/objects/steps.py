@@ -24,14 +24,14 @@ def require_actor(kind: type[R], actor: str) -> None:
     machine = KINDS[kind.__name__].machine
     parts = {step.by for step in machine.steps} & ACTORS if machine else ACTORS
     if actor not in parts:
-        raise Forbidden(f"only {', '.join(sorted(parts))} may report what was seen of {kind.__name__} objects")
+        raise Forbidden(f"only {', '.join(sorted(parts))} may report the status of {kind.__name__} objects")
 
 
 def take_step(resource: R, status: Status, *, by: str, author: str, now: datetime, reason: str = "") -> R:
     """Return an object with another status. A new phase must be a step of `by`. The object's own history is kept."""
     old = resource.status
     if type(status) is not type(old):
-        problem = f"a {type(status).__name__} is no status of a {resource.kind}"
+        problem = f"a {type(status).__name__} is not the status of a {resource.kind}"
         raise Invalid(Fault("status", problem, f"use a {type(old).__name__}"))
     status = msgspec.structs.replace(status, history=old.history)
     if status == old:

@@ -24,7 +24,6 @@ from lcm.control.plane.operation import GET, VARIABLE, Operation, Value
 from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Listing, Plane, R, Ref, ref_of
 from lcm.control.plane.transport import (
     ApiConnection,
-    ApiRequests,
     ClientTimeouts,
     collection_path,
     internal_path,
@@ -35,6 +34,8 @@ from lcm.control.plane.transport import (
 )
 from lcm.control.plane.wire import (
     ACTIONS,
+    FENCE_HEADER,
+    IDEMPOTENCY_KEY,
     Documents,
     LeaseAnswer,
     LeaseRequest,
@@ -43,6 +44,7 @@ from lcm.control.plane.wire import (
     Results,
     StatusReport,
     Who,
+    check_idempotency_key,
 )
 from lcm.model.access.identity import Caller
 from lcm.model.access.secret import Secret
@@ -56,12 +58,13 @@ from lcm.system import clock
 
 _NO_NAMES: Final = ("", ".", "..")
 """Texts that would form another path."""
+_MERGE_PATCH: Final = "application/merge-patch+json"
 _LEASES_PATH: Final = "/api/internal/leases"
 _LEASE_POLL_FRACTION: Final = 1 / 5
 """The fraction of a lease's time to live after which a waiting process reads the lease again."""
 
 
-class HttpPlane(ApiRequests, Plane):
+class HttpPlane(Plane):
     """The plane of one caller, through the API."""
 
     def __init__(
@@ -74,7 +77,8 @@ class HttpPlane(ApiRequests, Plane):
         watches: dict[HttpWatch, None],
         fence: Fence | None = None,
     ) -> None:
-        super().__init__(line, fence)
+        self._connection = line
+        self._fence = fence
         self._caller = caller
         self._actor = actor
         self._chance = chance
@@ -114,7 +118,7 @@ class HttpPlane(ApiRequests, Plane):
         path, query = _address_of(operation, arguments)
         try:
             if operation.method == GET:
-                answer = await self._request(GET, path, query)
+                answer = await self._connection.request(GET, path, query=query)
             else:
                 body = operation.body_of(arguments) if operation.in_body else None
                 media = MEDIA.get(operation.body, (b"",))[0].decode()
@@ -127,7 +131,8 @@ class HttpPlane(ApiRequests, Plane):
 
     async def get(self, ref: Ref[R]) -> R | None:
         try:
-            return read_answer(await self._request("GET", path_of(ref), namespace_query(ref)), ref.kind)
+            answer = await self._connection.request(GET, path_of(ref), query=namespace_query(ref))
+            return read_answer(answer, ref.kind)
         except Gone:
             return None
 
@@ -145,13 +150,11 @@ class HttpPlane(ApiRequests, Plane):
         query |= {} if namespace is None else {"namespace": namespace}
         query |= {} if cursor is None else {"cursor": cursor}
         query |= {"archived": "true"} if archived else {}
-        page = read_answer(await self._request("GET", collection_path(kind), query), ObjectPage)
+        page = read_answer(await self._connection.request(GET, collection_path(kind), query=query), ObjectPage)
         return Listing([read_answer(item, kind) for item in page.items], page.revision, page.next)
 
     def watch(self, *kinds: type[Resource], after: int) -> HttpWatch:
-        watch = HttpWatch(self._connection, kinds, after=after, chance=self._chance, on_end=self._forget_watch)
-        self._watches[watch] = None
-        return watch
+        return HttpWatch(self._connection, kinds, after=after, chance=self._chance, watches=self._watches)
 
     async def create(self, resource: R, *, dry_run: bool = False, request: str | None = None) -> R:
         path, query = collection_path(type(resource)), _dry_run_query(dry_run=dry_run)
@@ -179,7 +182,7 @@ class HttpPlane(ApiRequests, Plane):
     async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
         name = type(action).__struct_config__.tag
         if not isinstance(action, ACTIONS.get(ref.kind.__name__, ())):  # the API has no path for it
-            raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "see its kind's actions"))
+            raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "use one of its actions"))
         path = f"{path_of(ref)}/{name}"
         query = namespace_query(ref) | _dry_run_query(dry_run=dry_run)
         body = msgspec.structs.asdict(action)  # the path names the action
@@ -210,7 +213,7 @@ class HttpPlane(ApiRequests, Plane):
         await self._write("POST", f"{_lease_path(lease.name)}/release", {}, LeaseTerm(term=lease.term))
 
     async def lease(self, name: str) -> Lease | None:
-        return read_answer(await self._request("GET", _lease_path(name), {}), LeaseAnswer).lease
+        return read_answer(await self._connection.request(GET, _lease_path(name)), LeaseAnswer).lease
 
     async def close(self) -> None:
         """End every watch and close the connections, which planes `under` a fence share. May be repeated."""
@@ -222,7 +225,7 @@ class HttpPlane(ApiRequests, Plane):
         async with AsyncExitStack() as undo:
             undo.push_async_callback(self.close)
             if self._caller is None:
-                who = read_answer(await self._request("GET", "/api/whoami", {}), Who)
+                who = read_answer(await self._connection.request(GET, "/api/whoami"), Who)
                 self._caller = Caller(name=who.name, role=who.role, actor=self._actor)
             undo.pop_all()
         return self
@@ -230,8 +233,30 @@ class HttpPlane(ApiRequests, Plane):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _forget_watch(self, watch: HttpWatch) -> None:
-        self._watches.pop(watch, None)
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: object = None,
+        *,
+        media: str = "",
+        at: int | None = None,
+        request: str | None = None,
+        seconds: float | None = None,
+    ) -> bytes:
+        """Send a write. A body of a `media` type of its own is bytes, all others are sent as JSON."""
+        media = media or (_MERGE_PATCH if method == "PATCH" else "")
+        headers = {"Content-Type": media} if media else {}
+        if self._fence is not None:
+            headers[FENCE_HEADER] = f"{self._fence.lease};{self._fence.term}"
+        if at is not None:
+            headers["If-Match"] = f'"{at}"'
+        if request is not None:
+            check_idempotency_key(request)
+            headers[IDEMPOTENCY_KEY] = request
+        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self._connection.request(method, path, query=query, headers=headers, body=content, seconds=seconds)
 
 
 def _address_of(operation: Operation, arguments: Mapping[str, Value]) -> tuple[str, dict[str, str]]:
@@ -240,23 +265,22 @@ def _address_of(operation: Operation, arguments: Mapping[str, Value]) -> tuple[s
     for name in operation.in_path:
         segment, more = _segment_of(operation, arguments[name])
         path, query = VARIABLE.sub(segment, path, count=1), query | more
-    wanted = {name: arguments[name] for name in operation.in_query}
-    return path, query | {name: _query_text(value) for name, value in wanted.items() if value is not None}
+    for name in operation.in_query:
+        value = arguments[name]
+        if value is not None:
+            query[name] = value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+    return path, query
 
 
 def _segment_of(operation: Operation, about: Value) -> tuple[str, dict[str, str]]:
     """Return the part of a path that names something, and the query that it needs."""
     if isinstance(about, str):
         if about in _NO_NAMES:
-            raise Gone(f"there is nothing of the name {about!r}")
+            raise Gone(f"there is nothing named {about!r}")
         return quote(about, safe=""), {}
     ref: Ref[Any] = about if isinstance(about, Ref) else ref_of(about)
     kind = {} if operation.kind else {"kind": ref.kind.__name__}
     return name_in_path(ref), kind | namespace_query(ref)
-
-
-def _query_text(value: object) -> str:
-    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _result_of(operation: Operation, answer: bytes) -> object:

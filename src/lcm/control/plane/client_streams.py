@@ -16,17 +16,16 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Self
+from typing import Final
 
 import httpx
 import msgspec
 import structlog
 
 from lcm.control.plane.problems import error_of
-from lcm.control.plane.protocol import Changes, ObjectChange, Ref
+from lcm.control.plane.protocol import Changes, ObjectChange, PlaneWatch, Ref
 from lcm.control.plane.transport import CLOSED, ApiConnection, read_answer
-from lcm.control.plane.wire import EPOCH_HEADER, NDJSON, ListedEvents, WatchedObject
-from lcm.control.plane.wire import WatchFrame as WatchLine
+from lcm.control.plane.wire import EPOCH_HEADER, NDJSON, ListedEvents, WatchedObject, WatchFrame
 from lcm.control.upkeep.installation import Installation
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.registry import KINDS, Resource
@@ -37,10 +36,10 @@ _LONGEST_STREAM_THROTTLE: Final = 60.0
 _LONGEST_LINE: Final = 64_000_000
 _RESTORED: Final = "the store was restored; list again"
 _JSON_NULL: Final = b"null"
-_watch_decoder: Final = msgspec.json.Decoder(WatchLine)
+_watch_decoder: Final = msgspec.json.Decoder(WatchFrame)
 
 
-class HttpWatch:
+class HttpWatch(PlaneWatch):
     """One reader. A cancelled read goes on in its task, and the next read finds what it brought."""
 
     def __init__(
@@ -50,13 +49,14 @@ class HttpWatch:
         *,
         after: int,
         chance: Callable[[], float],
-        on_end: Callable[["HttpWatch"], None],
+        watches: dict["HttpWatch", None],
     ) -> None:
         self._connection = line
         self._kinds = ",".join(kind.__name__ for kind in kinds)
         self._after = after
         self._chance = chance
-        self._on_end = on_end
+        self._watches = watches
+        watches[self] = None
         self._ready: deque[Changes] = deque()
         self._reading: asyncio.Task[None] | None = None
         self._open = AsyncExitStack()
@@ -65,9 +65,6 @@ class HttpWatch:
         self._epoch = line.epoch
         self._failures = 0
         self._error: LcmError | None = None
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Changes:
         while not self._ready:
@@ -87,12 +84,6 @@ class HttpWatch:
             await asyncio.wait({self._reading})
         await self._disconnect()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     def _finish_read(self) -> None:
         reading, self._reading = self._reading, None
         if reading is not None and not reading.cancelled():
@@ -100,7 +91,7 @@ class HttpWatch:
 
     def _fail(self, error: LcmError) -> None:
         self._error = self._error or error
-        self._on_end(self)
+        self._watches.pop(self, None)
 
     async def _read_until_ready(self) -> None:
         """Read until a commit is ready, or an error ends the watch."""
@@ -112,7 +103,9 @@ class HttpWatch:
                     self._fail(Relist(CLOSED))
                     break
                 await self._disconnect()
-                await asyncio.sleep(self._backoff_seconds(error))
+                pause = _backoff_seconds(_FIRST_WATCH_PAUSE, self._failures, self._chance, error)
+                self._failures += 1
+                await asyncio.sleep(pause)
             except LcmError as error:
                 self._fail(error)
         if self._error is not None:
@@ -135,7 +128,7 @@ class HttpWatch:
         query = {"kinds": self._kinds, "after": str(self._after)}
         response = await self._open.enter_async_context(self._connection.stream("/api/watch", query))
         if not response.headers.get("content-type", "").startswith(NDJSON):
-            raise Stuck("UnexpectedAnswer", "a watch was answered by something that is no API of ours")
+            raise Stuck("UnexpectedAnswer", "a watch was not answered by an LCM API")
         epoch = response.headers.get(EPOCH_HEADER)
         if self._epoch not in (None, epoch):
             raise Relist(_RESTORED)
@@ -159,17 +152,11 @@ class HttpWatch:
             self._ready.append(Changes(told.revision, [_read_change(sight) for sight in told.seen]))
             self._after = told.revision
 
-    def _backoff_seconds(self, error: Later) -> float:
-        longest = min(_LONGEST_STREAM_PAUSE, _FIRST_WATCH_PAUSE * 2.0 ** min(self._failures, 16))
-        self._failures += 1
-        told = error.after.total_seconds() if isinstance(error, Throttled) else 0.0
-        return max(min(told, _LONGEST_STREAM_THROTTLE), longest * (0.5 + self._chance() / 2))
-
 
 def _read_change(sight: WatchedObject) -> ObjectChange:
     known = KINDS.get(sight.kind)
     if known is None:
-        raise Stuck("UnexpectedAnswer", f"a watch tells of a {sight.kind}, which nobody asked for")
+        raise Stuck("UnexpectedAnswer", f"a watch sent a {sight.kind}, which was not requested")
     ref = Ref(known.struct, sight.name, sight.namespace)
     return ObjectChange(ref, None if bytes(sight.object) == _JSON_NULL else read_answer(sight.object, known.struct))
 
@@ -237,8 +224,11 @@ async def follow_events(
     """Yield events without end: after an event's id, or from now on. Only the first connection may fail for long."""
     failures, begun = 0, False
     while True:
+        trouble: Later | None = None
+        query = {**wish.query(), "snapshot": "true" if snapshot else "false"}
+        query |= {"last_event_id": after} if after else {}
         try:
-            async with line.stream(STREAM_PATH, _stream_query(wish, after, snapshot=snapshot)) as response:
+            async with line.stream(STREAM_PATH, query) as response:
                 begun = True
                 async for told in _read_frames(response):
                     failures = 0
@@ -247,29 +237,21 @@ async def follow_events(
         except Later as error:
             if not begun or line.closed:
                 raise
-            told_seconds = error.after.total_seconds() if isinstance(error, Throttled) else 0.0
-            await asyncio.sleep(
-                max(min(told_seconds, _LONGEST_STREAM_THROTTLE), _stream_backoff_seconds(failures, chance))
-            )
-        else:
-            await asyncio.sleep(_stream_backoff_seconds(failures, chance))
+            trouble = error
+        await asyncio.sleep(_backoff_seconds(_FIRST_STREAM_PAUSE, failures, chance, trouble))
         failures += 1
 
 
-def _stream_query(wish: EventSelection, after: str, *, snapshot: bool) -> Mapping[str, str]:
-    said = {"snapshot": "true" if snapshot else "false"} | ({"last_event_id": after} if after else {})
-    return {**wish.query(), **said}
-
-
-def _stream_backoff_seconds(failures: int, chance: Callable[[], float]) -> float:
-    longest = min(_LONGEST_STREAM_PAUSE, _FIRST_STREAM_PAUSE * 2.0 ** min(failures, 16))
-    return longest * (0.5 + chance() / 2)
+def _backoff_seconds(first: float, failures: int, chance: Callable[[], float], error: Later | None) -> float:
+    longest = min(_LONGEST_STREAM_PAUSE, first * 2.0 ** min(failures, 16))
+    told = error.after.total_seconds() if isinstance(error, Throttled) else 0.0
+    return max(min(told, _LONGEST_STREAM_THROTTLE), longest * (0.5 + chance() / 2))
 
 
 async def _read_frames(response: httpx.Response) -> AsyncIterator[StreamItem]:
     """Read a stream's frames. A frame that was cut off is dropped."""
     if not response.headers.get("content-type", "").startswith(STREAM_MEDIA_TYPE):
-        raise Stuck("UnexpectedAnswer", "the event stream was answered by something that is no API of ours")
+        raise Stuck("UnexpectedAnswer", "the event stream was not answered by an LCM API")
     rest = b""
     async for chunk in response.aiter_bytes():
         *frames, rest = (rest + chunk).split(b"\n\n")

@@ -25,6 +25,7 @@ from lcm.control.delivery.sinks import NO_SINKS, SinkSettings, refuse_surplus
 from lcm.control.objects import deletion
 from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
+from lcm.control.objects.cache import fixed_chance
 from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
 from lcm.control.objects.records import Record, key_of
 from lcm.control.objects.requests import IdempotentRequest
@@ -64,11 +65,6 @@ async def wait_until_vacant(store: Store, name: str) -> None:
         async for changed in watch:
             if any(change.key == key and change.entry is None for change in changed.changes):
                 return
-
-
-def fixed_chance() -> float:
-    """Return a constant in place of a random number, for callers that leave nothing to chance."""
-    return 0.5
 
 
 class ControlPlane:
@@ -152,7 +148,7 @@ class ControlPlane:
         said: dict[str, Any]
         said, faults = self.sealing.seal_raw(document, known.struct if known else None)
         if kind is not None and said.get("kind", kind.__name__) != kind.__name__:
-            raise Invalid(Fault("kind", f"{said['kind']!r} is not what is written here", f"use {kind.__name__}"))
+            raise Invalid(Fault("kind", f"{said['kind']!r} does not fit here", f"use {kind.__name__}"))
         if kind is not None:
             said = {"api_version": API_VERSION, "kind": kind.__name__, **said}
         return read_with_faults(faults, self.with_defaults(said, onto))
@@ -221,7 +217,10 @@ class LocalPlane(Plane):
             extra = await self._core.quota(self.caller, [draft.edit.after])
             draft, promised = await self._promise_seats(draft)
             if dry_run:
-                return await self._rehearse_creation(draft)
+                made = self._writer.rehearse(draft.edit, *_target_checks(draft))
+                if (entry := await self._core.store.get(key_of(made))) is not None:
+                    raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
+                return made
             kept = [asked.record_answer(draft.edit.after, self._core.clock.now())] if asked else []
             return await self._writer.write(draft.edit, *_target_checks(draft), *extra, *promised, *kept)
 
@@ -243,23 +242,19 @@ class LocalPlane(Plane):
     async def put(self, ref: Ref[R], document: object, *, at: int | None = None, dry_run: bool = False) -> R:
         """Do what `replace` does, with a document as its author wrote it. Earlier defaults stay as they are."""
         kind: type[Any] = ref.kind
-
-        def read_replacement(stored: R) -> R:
-            made = self._core.read(document, kind, onto=stored)
-            assert isinstance(made, type(stored))
-            return made
-
-        return await self._change(ref, read_replacement, at=at or _required_revision(document), dry_run=dry_run)
+        at = at or _required_revision(document)
+        return await self._change(
+            ref, lambda stored: self._core.read(document, kind, onto=stored), at=at, dry_run=dry_run
+        )
 
     async def patch(self, ref: Ref[R], document: Document, *, at: int | None = None, dry_run: bool = False) -> R:
         sealed, faults = self._core.sealing.seal_raw(document, ref.kind)
-
-        def read_patched(stored: R) -> R:
-            made = read_with_faults(faults, self._core.with_defaults(patch_document(stored, sealed)))
-            assert isinstance(made, type(stored))
-            return made
-
-        return await self._change(ref, read_patched, at=at, dry_run=dry_run)
+        return await self._change(
+            ref,
+            lambda stored: read_with_faults(faults, self._core.with_defaults(patch_document(stored, sealed))),
+            at=at,
+            dry_run=dry_run,
+        )
 
     async def delete(self, ref: Ref[R], *, at: int | None = None, dry_run: bool = False) -> R:
         self._writer.require_permission(Verb.WRITE, ref.kind)
@@ -332,14 +327,16 @@ class LocalPlane(Plane):
         edit = Edit(record, made.after, removed=is_removable(after))
         return await self._writer.write(edit, *made.ops, told=made.events, reported=True)
 
-    async def _change(self, ref: Ref[R], wanted: Callable[[R], R], *, at: int | None, dry_run: bool) -> R:
+    async def _change(self, ref: Ref[R], wanted: Callable[[R], Resource], *, at: int | None, dry_run: bool) -> R:
         self._writer.require_permission(Verb.WRITE, ref.kind)
 
         async def attempt() -> R:
             record = await self._writer.require(ref)
             if at is not None and record.revision != at:
                 raise Conflict(record.key, wanted=at, found=record.revision)
-            draft = await self._admission.admit_change(record, wanted(record.resource))
+            document = wanted(record.resource)
+            assert isinstance(document, type(record.resource)), "it was read as this kind"
+            draft = await self._admission.admit_change(record, document)
             if draft is None:
                 return record.resource
             if dry_run:
@@ -348,13 +345,6 @@ class LocalPlane(Plane):
 
         own = ref.kind_info.prefix
         return await retry_conflicts(attempt, unless=lambda error: at is not None and error.key.startswith(own))
-
-    async def _rehearse_creation(self, draft: Draft[R]) -> R:
-        """Check, without writing, whether the object could be created. Raise Conflict when the name is taken."""
-        made = self._writer.rehearse(draft.edit, *_target_checks(draft))
-        if (entry := await self._core.store.get(key_of(made))) is not None:
-            raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
-        return made
 
     async def _promise_seats(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op]]:
         """Return a new booking's draft with its seats, and the operations that promise them."""

@@ -12,7 +12,7 @@ from lcm.control.accounts.costs import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
 from lcm.control.admission import topologies
 from lcm.control.admission.admit import Admission
-from lcm.control.booking import calendar_view, reservations
+from lcm.control.booking import calendar_view, reservations, seat_moves
 from lcm.control.booking import explain as explaining
 from lcm.control.booking import schedule as scheduling
 from lcm.control.booking.promise import Promises
@@ -94,7 +94,7 @@ class LocalOperations(PlaneOperations):
         return await scheduling.allocate_ports(self._writer, await self._promises_about(ref), ref, wish)
 
     async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
-        await scheduling.reseat(self._writer, await self._promises_about(pool), pool, changes)
+        await seat_moves.reseat(self._writer, await self._promises_about(pool), pool, changes)
 
     async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
         promises = await self._promises_about(ref)
@@ -145,13 +145,13 @@ class LocalOperations(PlaneOperations):
     @property
     def _promises(self) -> Promises:
         if self._core.promises is None:
-            raise Refused("nothing is promised here: this control plane was made without terms")
+            raise Refused("this control plane makes no promises: it was started without terms")
         return self._core.promises
 
     @property
     def _artifacts(self) -> Artifacts:
         if self._core.library.artifacts is None:
-            raise Refused("no files are kept here: this control plane was made without a place for them")
+            raise Refused("this control plane keeps no files: it was started without a place for them")
         return self._core.library.artifacts
 
 

@@ -77,9 +77,9 @@ class _ErrorRow:
     title: str
 
 
-_EXISTS_ROW: Final = _ErrorRow(Conflict, "AlreadyExists", 409, "It exists already")
+_EXISTS_ROW: Final = _ErrorRow(Conflict, "AlreadyExists", 409, "Already exists")
 _ERROR_ROWS: Final = (
-    _ErrorRow(Conflict, "Conflict", 409, "Somebody was faster"),
+    _ErrorRow(Conflict, "Conflict", 409, "Changed by another request"),
     _ErrorRow(Relist, "Relist", 410, "That history is gone"),
     _ErrorRow(Deposed, "Deposed", 409, "The lease's term is over"),
     _ErrorRow(Gone, "NotFound", 404, "Not found"),
@@ -163,11 +163,6 @@ def _stuck_error(problem: Problem) -> LcmError:
     return Stuck(problem.stuck or problem.reason, problem.detail)
 
 
-def _no_room_error(problem: Problem) -> LcmError:
-    slots = [(slot.start, slot.end) for slot in problem.nearest or ()]
-    return NoRoom(problem.detail, why=problem.why or "", nearest=slots)
-
-
 def _error_maker(kind: type[LcmError]) -> Callable[[Problem], LcmError]:
     return lambda problem: kind(problem.detail)
 
@@ -186,7 +181,9 @@ def _retry_after(problem: Problem) -> timedelta:
 _ERROR_MAKERS: Final[Mapping[str, Callable[[Problem], LcmError]]] = {
     **{row.reason: _error_maker(row.error) for row in _ERROR_ROWS if row.error in {Relist, Deposed, Gone, Refused}},
     **{row.reason: _error_maker(row.error) for row in _ERROR_ROWS if row.error in {TooLarge, IllegalStep, Forbidden}},
-    "NoRoom": _no_room_error,
+    "NoRoom": lambda problem: NoRoom(
+        problem.detail, why=problem.why or "", nearest=[(slot.start, slot.end) for slot in problem.nearest or ()]
+    ),
     "Conflict": _conflict_error,
     "AlreadyExists": _conflict_error,
     "Invalid": _invalid_error,

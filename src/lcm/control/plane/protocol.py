@@ -11,9 +11,9 @@ reading shows whether it happened, and a create or an action with a `request` an
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
 from lcm.control.plane.operations import PlaneOperations
 from lcm.model.access.identity import Caller
@@ -85,28 +85,25 @@ class Changes:
     seen: Sequence[ObjectChange]
 
 
-class PlaneWatch(Protocol):
-    """An endless reader of changes. Close it, or use it as an async context manager."""
+class PlaneWatch(ABC):
+    """An endless reader of changes: the commits in order, each once. Close it, or use it in an async `with`."""
 
-    def __aiter__(self) -> AsyncIterator[Changes]:
-        """Iterate over commits in order, each once."""
-        ...
-
+    @abstractmethod
     async def __anext__(self) -> Changes:
         """Wait for the next commit. Raise Relist when the history is gone or the reader was too slow."""
-        ...
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Stop watching. May be repeated."""
-        ...
+
+    def __aiter__(self) -> Self:
+        return self
 
     async def __aenter__(self) -> Self:
-        """Return the watch itself."""
-        ...
+        return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the watch."""
-        ...
+        await self.aclose()
 
 
 class Applied(Part):

@@ -2,7 +2,7 @@
 
 `ApiConnection` sends a request and returns the answer, or raises the error that the plane behind the API raised. No
 answer is `Unreachable`, and so is an answer from a proxy that cannot reach the API: only the API itself can say that
-something is not there. `ApiRequests` adds paths, queries and the fence that a write is bound to.
+something is not there. The paths and queries of objects are here, too.
 """
 
 import asyncio
@@ -20,18 +20,11 @@ from lcm.control.objects.records import is_nameable
 from lcm.control.objects.writer import missing_error
 from lcm.control.plane.problems import Problem, error_of
 from lcm.control.plane.protocol import Ref
-from lcm.control.plane.wire import (
-    EPOCH_HEADER,
-    FENCE_HEADER,
-    IDEMPOTENCY_KEY,
-    SILENCE_LIMIT_SECONDS,
-    check_idempotency_key,
-)
+from lcm.control.plane.wire import EPOCH_HEADER, SILENCE_LIMIT_SECONDS
 from lcm.model.access.identity import parse_token
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid, LcmError, Stuck, Unreachable
 from lcm.model.kinds.registry import KINDS
-from lcm.store.base import Fence
 from lcm.store.codec import decode_known
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -74,11 +67,12 @@ class ApiConnection:
         self.epoch: str | None = None
         """The history that the last answered revisions belong to; a watch from one of them is about this history."""
         presented = f"Bearer {parse_token(token.reveal(), 'token').reveal()}"
+        verify = trust or url.startswith("https:")  # loading the system's certificates takes a while
         self._client = httpx.AsyncClient(
             base_url=_check_url(url),
             headers=_HEADERS | {"Authorization": presented} | ({"Lcm-Actor": actor} if actor else {}),
             timeout=_time_limits(limits, limits.request_seconds),
-            transport=transport or _http_transport(url, trust),
+            transport=transport or httpx.AsyncHTTPTransport(verify=verify, limits=_CONNECTION_LIMITS, trust_env=False),
             trust_env=False,  # a proxy for the internet does not reach our own API
         )
 
@@ -141,7 +135,7 @@ def read_answer(body: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return decode_known(body, kind)
     except ValueError as error:
-        raise Stuck("UnexpectedAnswer", f"the API answered with no {kind.__name__}: {error}") from error
+        raise Stuck("UnexpectedAnswer", f"the answer of the API is not a {kind.__name__}: {error}") from error
 
 
 def unreachable_error(request: httpx.Request, error: Exception) -> Unreachable:
@@ -161,16 +155,11 @@ def error_from(response: httpx.Response) -> LcmError:
     if response.is_server_error or response.status_code in _TRANSIENT_STATUSES:
         return Unreachable(f"{where}: answered {response.status_code}")
     text = response.content[:_SHOWN_BYTES].decode(errors="replace")
-    return Stuck("UnexpectedAnswer", f"{where}: answered {response.status_code}, which no API of ours does: {text}")
+    return Stuck("UnexpectedAnswer", f"{where}: answered {response.status_code}, not by an LCM API: {text}")
 
 
 def _time_limits(limits: ClientTimeouts, read_seconds: float) -> httpx.Timeout:
     return httpx.Timeout(connect=limits.connect_seconds, read=read_seconds, write=read_seconds, pool=None)
-
-
-def _http_transport(url: str, trust: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
-    verify: ssl.SSLContext | bool = trust or url.startswith("https:")  # loading the system's certificates takes a while
-    return httpx.AsyncHTTPTransport(verify=verify, limits=_CONNECTION_LIMITS, trust_env=False)
 
 
 def _check_url(url: str) -> str:
@@ -182,48 +171,6 @@ def _check_url(url: str) -> str:
     if not sound:
         raise Invalid(Fault("url", "not the address of an API", "write http://host:port or https://host"))
     return url.rstrip("/")
-
-
-_MERGE_PATCH: Final = "application/merge-patch+json"
-
-
-class ApiRequests:
-    """Sends requests as one caller, under at most one fence."""
-
-    def __init__(self, line: ApiConnection, fence: Fence | None) -> None:
-        self._connection = line
-        self._fence = fence
-
-    async def _request(self, method: str, path: str, query: Mapping[str, str]) -> bytes:
-        return await self._connection.request(method, path, query=query)
-
-    async def _write(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: object = None,
-        *,
-        media: str = "",
-        at: int | None = None,
-        request: str | None = None,
-        seconds: float | None = None,
-    ) -> bytes:
-        """Send a write. A body of a `media` type of its own is bytes, all others are sent as JSON."""
-        media = media or (_MERGE_PATCH if method == "PATCH" else "")
-        headers = _headers(self._fence, at, request) | ({"Content-Type": media} if media else {})
-        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self._connection.request(method, path, query=query, headers=headers, body=content, seconds=seconds)
-
-
-def _headers(fence: Fence | None, at: int | None, request: str | None) -> dict[str, str]:
-    if request is not None:
-        check_idempotency_key(request)
-    return (
-        ({FENCE_HEADER: f"{fence.lease};{fence.term}"} if fence else {})
-        | ({} if at is None else {"If-Match": f'"{at}"'})
-        | ({} if request is None else {IDEMPOTENCY_KEY: request})
-    )
 
 
 def namespace_query(ref: Ref[Any]) -> dict[str, str]:

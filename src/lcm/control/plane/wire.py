@@ -259,12 +259,4 @@ class AuditList(Part):
 
 def token_info(token: AccessToken) -> TokenInfo:
     """Return the parts of a token that may be shown."""
-    return TokenInfo(
-        id=token.id,
-        name=token.name,
-        role=token.role,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        session=token.session,
-        made_by=token.made_by,
-    )
+    return msgspec.convert(token, TokenInfo, from_attributes=True)

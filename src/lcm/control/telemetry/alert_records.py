@@ -83,7 +83,7 @@ class AlertSnapshot:
             *(
                 alert_raised_event(alert, now=now)
                 for name, alert in new.items()
-                if name not in old or _became_critical(old[name], alert)
+                if name not in old or alert.severity is Severity.CRITICAL is not old[name].severity
             ),
         ]
 
@@ -107,13 +107,6 @@ def make_alert(resource: Resource, complaint: AlertFinding, now: datetime) -> Al
         name=metadata.name,
         namespace=metadata.namespace,
         uid=metadata.uid,
-        alert=complaint.alert,
-        severity=complaint.severity,
-        reason=complaint.reason,
-        message=complaint.message,
+        **msgspec.structs.asdict(complaint),
         since=now,
     )
-
-
-def _became_critical(before: Alert, after: Alert) -> bool:
-    return after.severity is Severity.CRITICAL is not before.severity

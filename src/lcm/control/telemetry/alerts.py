@@ -6,7 +6,6 @@ conflict.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 
@@ -21,7 +20,10 @@ from lcm.store.base import CheckRevision, Store, scan_all
 
 async def raise_alert(writer: Writer, ref: Ref[R], complaint: AlertFinding) -> None:
     """Raise an alert about an object, unless it is raised already."""
-    _check_complaint(complaint)
+    try:  # the limits of its fields hold for a complaint made in code as for one from HTTP
+        msgspec.convert(msgspec.to_builtins(complaint), AlertFinding)
+    except msgspec.ValidationError as error:
+        raise Invalid(to_fault(error, "complaint")) from error
 
     async def attempt() -> None:
         record = await writer.require(ref)
@@ -51,16 +53,4 @@ async def list_alerts(store: Store) -> Sequence[Alert]:
     """List all alerts that are raised, oldest first."""
     page = await scan_all(store, ALERTS)
     found = [one.alert for entry in page.entries for one in decode_alerts(entry).alerts.standing]
-    return sorted(found, key=_alert_order)
-
-
-def _check_complaint(complaint: AlertFinding) -> None:
-    """Check a complaint made in code against the limits of its fields, as is done for those from HTTP."""
-    try:
-        msgspec.convert(msgspec.to_builtins(complaint), AlertFinding)
-    except msgspec.ValidationError as error:
-        raise Invalid(to_fault(error, "complaint")) from error
-
-
-def _alert_order(alert: Alert) -> tuple[datetime, str, str, str, str]:
-    return alert.since, alert.kind, alert.namespace, alert.name, alert.alert
+    return sorted(found, key=lambda one: (one.since, one.kind, one.namespace, one.name, one.alert))

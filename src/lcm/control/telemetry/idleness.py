@@ -4,7 +4,7 @@ Called by `control.plane.local`. `IdleCriteria` holds the thresholds, `detect_id
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -70,12 +70,11 @@ class IdleCriteria:
         if system is None:
             return self
         scheduler, monitoring = system.spec.scheduler, system.spec.monitoring
-        return IdleCriteria(
+        return replace(
+            self,
             boot_minutes=scheduler.worker_bootup_delay_minutes or self.boot_minutes,
             instantiation_minutes=scheduler.lablet_instantiation_delay_minutes or self.instantiation_minutes,
-            buffer_minutes=self.buffer_minutes,
             poll_seconds=monitoring.metrics_poll_interval_seconds or self.poll_seconds,
-            threshold_minutes=self.threshold_minutes,
             system_threshold_minutes=system.spec.idle.threshold_minutes,
         )
 
@@ -94,7 +93,8 @@ async def detect_idle(
     async def attempt() -> IdleVerdict:
         record = await writer.require(ref)
         worker, now = record.resource, writer.clock.now()
-        by = usual.with_system_settings(await _read_system_settings(writer.store))
+        found = await find_record(writer.store, Ref(SystemSettings, SETTINGS_NAME))
+        by = usual.with_system_settings(found.resource if found else None)
         seat, unchanged = await _read_seat_use(writer.store, promises, worker, by.horizon)
         verdict = judge_worker(
             worker,
@@ -138,8 +138,3 @@ async def _read_seat_use(
     soon = max(horizon, boot_lead(row.pool, calendar.terms) + KEEP_THROUGH_GAP)
     use = SeatUse(row.pool.metadata.name, number, row.pool.spec.min_workers >= number, claims, soon)
     return use, [CheckRevision(key, revision) for key, revision in guards.seen]
-
-
-async def _read_system_settings(store: Store) -> SystemSettings | None:
-    record = await find_record(store, Ref(SystemSettings, SETTINGS_NAME))
-    return record.resource if record else None

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.delivery import events
-from lcm.control.objects.records import CODEC, Record, encode_checked, find_record, observations_key
+from lcm.control.objects.records import CODEC, Record, encode_checked, find_record, observations_key, with_revision
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, SessionRef
 from lcm.model.access.identity import SEES_ALL
@@ -66,14 +66,6 @@ _MAX_OBSERVATION_SKEW: Final = timedelta(minutes=5)
 """How far the clock of another machine may be ahead."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearningChanges:
-    """What an observation changes besides its session."""
-
-    edits: Sequence[Edit[Any]] = ()
-    ops: Sequence[Op] = ()
-
-
 def check_observer(actor: str) -> None:
     """Raise Forbidden for every actor but the lablet controller."""
     if actor != LABLET_CONTROLLER:
@@ -91,14 +83,16 @@ async def record_observation(
         _reject_future_observation(seen, now)
         if _is_known(found.resource.status, seen, request_id):
             return await _expire_request(writer, found, now)
-        _check_observable(found.resource)
-        definition = await _find_definition(writer, found.resource)
-        after, new_events = _apply_observation(found.resource, definition, seen, request_id, now)
-        lesson = await _learn(writer, after, definition if steady else None, seen, usual)
-        edits: list[Edit[Any]] = [Edit(found, after), *lesson.edits]
-        revision = await writer.commit_edits(*edits, ops=lesson.ops, told=new_events, reported=True)
-        metadata = msgspec.structs.replace(after.metadata, resource_version=revision)
-        return msgspec.structs.replace(after, metadata=metadata)
+        session, phase = found.resource, found.resource.status.phase
+        if phase not in _OBSERVABLE_PHASES:
+            raise IllegalStep(f"LabletSession {session.metadata.name} is {phase}: there is no lab of it to observe")
+        ref_of_lab = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
+        definition = await find_record(writer.store, ref_of_lab)
+        after, new_events = _apply_observation(session, definition, seen, request_id, now)
+        lessons, ops = await _learn(writer, after, definition if steady else None, seen, usual)
+        edits: list[Edit[Any]] = [Edit(found, after), *lessons]
+        revision = await writer.commit_edits(*edits, ops=ops, told=new_events, reported=True)
+        return with_revision(after, revision)
 
     return await retry_conflicts(attempt, unless=lambda _: False)
 
@@ -155,32 +149,22 @@ async def _learn(
     definition: Record[LabletDefinition] | None,
     seen: ResourceObservation,
     usual: ReviewPolicy,
-) -> LearningChanges:
+) -> tuple[Sequence[Edit[LabletDefinition]], Sequence[Op]]:
     """Return what the definition learns from an observation, if there is a definition that learns from it."""
     if definition is None:
-        return LearningChanges()
+        return (), ()
     lab = definition.resource
     samples, revision = await read_samples(writer.store, lab)
     samples = with_sample(samples, build_sample(session, seen, lab.spec.port_template))
     after = with_learned_status(lab, samples, await read_review(writer.store, usual))
     edits = () if after == lab else (Edit(definition, after),)
-    return LearningChanges(edits, [Put(observations_key(lab), encode_checked(samples), at=revision)])
-
-
-async def _find_definition(writer: Writer, session: LabletSession) -> Record[LabletDefinition] | None:
-    return await find_record(writer.store, Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
-
-
-def _check_observable(session: LabletSession) -> None:
-    status, name = session.status, session.metadata.name
-    if status.phase not in _OBSERVABLE_PHASES:
-        raise IllegalStep(f"LabletSession {name} is {status.phase}: there is no lab of it to observe")
+    return edits, [Put(observations_key(lab), encode_checked(samples), at=revision)]
 
 
 def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None:
     """Raise Invalid for a time in the future: such an observation would make every later one look old."""
     if seen.observed_at > now + _MAX_OBSERVATION_SKEW:
-        problem = f"later than it is here, {now:%Y-%m-%dT%H:%M:%SZ}"
+        problem = f"in the future: it is {now:%Y-%m-%dT%H:%M:%SZ}"
         raise Invalid(Fault("observation.observed_at", problem, "set the clock of the machine that observes"))
 
 

@@ -175,10 +175,6 @@ class HourOfSamples(Part):
 
     samples: tuple[Sample, ...] = ()
 
-    def with_sample(self, new: Sample) -> "HourOfSamples":
-        """Return it with one more sample; of each minute only the last sample is kept."""
-        return HourOfSamples(samples=(*(one for one in self.samples if _minute_of(one.at) != _minute_of(new.at)), new))
-
 
 async def sample_ops(store: Store, worker: LabWorker, sample: Sample) -> Sequence[Op]:
     """Return the operations that store one more sample; samples that are too old go when a new hour begins."""
@@ -186,7 +182,9 @@ async def sample_ops(store: Store, worker: LabWorker, sample: Sample) -> Sequenc
     key = f"{prefix}{_hour_key(sample.at)}"
     entry = await store.get(key)
     hour = CODEC.decode(entry.value, HourOfSamples) if entry else HourOfSamples()
-    put = Put(key, encode_checked(hour.with_sample(sample)), at=entry.revision if entry else ABSENT)
+    # Of each minute only the last sample is kept.
+    others = (one for one in hour.samples if _minute_of(one.at) != _minute_of(sample.at))
+    put = Put(key, encode_checked(HourOfSamples(samples=(*others, sample))), at=entry.revision if entry else ABSENT)
     if entry is not None:
         return (put,)
     page = await scan_all(store, prefix)
@@ -262,7 +260,7 @@ async def newest_telemetry(writer: Writer, worker: LabWorker) -> WorkerTelemetry
 
 def _reject_future_report(telemetry: WorkerTelemetry, now: datetime) -> None:
     """Raise Invalid for a time in the future: such a report would make every later one look old."""
-    problem = f"later than it is here, {now:%Y-%m-%dT%H:%M:%SZ}"
+    problem = f"in the future: it is {now:%Y-%m-%dT%H:%M:%SZ}"
     remedy = "set the clock of the machine that measures"
     moments = {name: getattr(telemetry, name) for name in _TIME_FIELDS}
     faults = [

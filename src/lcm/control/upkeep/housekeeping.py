@@ -25,7 +25,6 @@ from lcm.model.base.resource import Count, Moment, Part
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
-from lcm.store.codec import Codec
 
 _SESSION_KIND: Final = KINDS[LabletSession.__name__]
 _FINAL_PHASE_BYTES: Final = tuple(f'"phase":"{phase}"'.encode() for phase in SESSION_MACHINE.final)
@@ -146,7 +145,7 @@ _MOST_SAMPLES: Final = 100
 _SWEEP_PAGE_SIZE: Final = 100
 _OLDEST_FIRST: Final = frozenset({audit.AUDIT_PREFIX})
 """Records whose keys are in the order of their age: behind the first that is kept, all are."""
-_CODEC: Final = Codec()
+
 _log: Final = structlog.get_logger()
 
 
@@ -230,7 +229,10 @@ class Housekeeping:
         """Return the newest revision known to be older than the history to keep; None when there is none."""
         page = await self._store.scan(SAMPLES_KEY, limit=1)
         entry = page.entries[0] if page.entries else None
-        known = self._usable_samples(entry.value if entry else None, now)
+        found = CODEC.decode(entry.value, RevisionSamples) if entry else None
+        # Samples from another history, or from a clock that was far ahead, are of no use.
+        usable = found.samples if found and found.epoch == self._store.epoch else ()
+        known = [sample for sample in usable if sample.at <= now + self._every]
         old = [sample for sample in known if sample.at <= now - self._history]
         kept = [*old[-1:], *known[len(old) :]]
         if not kept or kept[-1].at <= now - self._every / 2:
@@ -239,12 +241,5 @@ class Housekeeping:
                 samples=(*kept[1 - _MOST_SAMPLES :], RevisionSample(at=now, revision=page.revision)),
             )
             at = entry.revision if entry else ABSENT
-            await commit_ops(self._store, Put(SAMPLES_KEY, _CODEC.encode(fresh), at=at))
+            await commit_ops(self._store, Put(SAMPLES_KEY, CODEC.encode(fresh), at=at))
         return old[-1].revision if old else None
-
-    def _usable_samples(self, value: bytes | None, now: datetime) -> Sequence[RevisionSample]:
-        """Read the stored samples, without those from a clock that was far ahead or from another history."""
-        found = _CODEC.decode(value, RevisionSamples) if value else None
-        if found is None or found.epoch != self._store.epoch:
-            return []
-        return [sample for sample in found.samples if sample.at <= now + self._every]

@@ -66,7 +66,7 @@ class Rotation:
         verb = "drop-old" if drop_old else "rotate"
         await self.writer.submit([], deeds=[AuditedAction(verb=verb, kind=AUDIT_KIND, name=self.sealer.current)])
         resealed, unopened = await self._reseal_all()
-        dropped = self._drop_old_keys() if drop_old else 0
+        dropped = self.sealer.forget_others(settled_by=self.writer.clock.now() - SETTLE_TIME) if drop_old else 0
         done = Rotated(
             key=self.sealer.current, new_key=new, resealed=resealed, dropped=dropped, unopened=tuple(sorted(unopened))
         )
@@ -85,7 +85,7 @@ class Rotation:
         if len(others) > 1:
             raise Refused(
                 f"several machines run on this store ({', '.join(sorted(others))}), and a key made here would be"
-                " unknown to the others: give each of them the new key, then rotate"
+                " unknown to the others: configure the new key on each of them, then rotate"
             )
         return self.sealer.grow()
 
@@ -101,7 +101,7 @@ class Rotation:
             resealed += done
             if not done and not disturbed:
                 return resealed, unopened
-        raise Later("others write too much meanwhile; repeat it")
+        raise Later("too many other writes at the same time; repeat it")
 
     async def _reseal_once(self, unopened: set[str]) -> tuple[int, bool]:
         done, disturbed, current = 0, False, self.sealer.current
@@ -133,9 +133,6 @@ class Rotation:
             return self.sealer.unseal(text)
         except Stuck:
             return None
-
-    def _drop_old_keys(self) -> int:
-        return self.sealer.forget_others(settled_by=self.writer.clock.now() - SETTLE_TIME)
 
 
 def _texts_of_other_keys(current: str, entry: Entry) -> set[str]:

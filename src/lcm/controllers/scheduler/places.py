@@ -103,7 +103,7 @@ def _entered_at(session: LabletSession, phase: SessionPhase) -> datetime | None:
     return next((line.at for line in reversed(session.status.history) if line.phase == phase), None)
 
 
-_BEYOND_SIZE: Final = "its seat is beyond the pool's size"
+_BEYOND_SIZE: Final = "its place is beyond the pool's size"
 _ENDING: Final = "its pool is being deleted"
 _OPENS_NONE: Final = "its pool starts no workers for bookings"
 

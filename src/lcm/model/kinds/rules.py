@@ -159,7 +159,7 @@ def _definition_versions(definition: LabletDefinition) -> Iterator[Fault]:
 @_rule(LabletDefinition, "spec.resource_requirements")
 def _definition_needs(definition: LabletDefinition) -> Iterator[Fault]:
     needs = definition.spec.resource_requirements
-    remedy = "use more than nothing, or leave resource_requirements out to derive them"
+    remedy = "give a number above 0, or leave resource_requirements out to derive them"
     if needs is not None and needs.cpu_cores == 0:
         yield Fault("spec.resource_requirements.cpu_cores", "zero", remedy)
     if needs is not None and needs.memory_gb == 0:
