@@ -142,9 +142,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except LcmError as error:
-            from lcm.cli.output import connection  # noqa: PLC0415 - loaded only after an error
+            from lcm.cli.output import exit_codes  # noqa: PLC0415 - loaded only after an error
 
-            raise typer.Exit(connection.report_error(error)) from error
+            raise typer.Exit(exit_codes.report_error(error)) from error
 
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from harness import given, suite
 from harness.api_world import ApiServer, Shell, shell
 from lcm.cli.main import COMMANDS, app
-from lcm.cli.output import connection, options
+from lcm.cli.output import exit_codes, options
 from lcm.control.plane.protocol import Plane
 from lcm.model.base.errors import (
     Conflict,
@@ -83,7 +83,7 @@ def test_help_lists_every_command_in_sixty_columns() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (connection.NoContext(), 1),
+        (exit_codes.NoContext(), 1),
         (Stuck("Disk", "the disk is full"), 1),
         (Gone("there is no w1"), 3),
         (Conflict("workers/default/w1", wanted=1, found=2), 4),
@@ -96,14 +96,14 @@ def test_help_lists_every_command_in_sixty_columns() -> None:
         (TooLarge("too much"), 5),
         (Unreachable("no answer"), 6),
         (Throttled("slow down"), 6),
-        (connection.WaitTimedOut("not yet"), 7),
-        (connection.Impossible("never"), 8),
+        (exit_codes.WaitTimedOut("not yet"), 7),
+        (exit_codes.Impossible("never"), 8),
     ],
 )
 def test_every_error_has_its_exit_code_and_its_text(
     capsys: pytest.CaptureFixture[str], error: LcmError, code: int
 ) -> None:
-    assert connection.report_error(error) == code
+    assert exit_codes.report_error(error) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert str(error) in captured.err
@@ -115,11 +115,11 @@ def test_every_error_of_the_tree_is_mapped() -> None:
     while left:
         kind = left.pop()
         left += kind.__subclasses__()
-        assert any(issubclass(kind, row[0]) for row in connection._EXIT_CODES)
+        assert any(issubclass(kind, row[0]) for row in exit_codes._EXIT_CODES)
 
 
 def test_a_row_never_hides_behind_a_more_general_one() -> None:
-    kinds = [row[0] for row in connection._EXIT_CODES]
+    kinds = [row[0] for row in exit_codes._EXIT_CODES]
     assert not [(a, b) for number, a in enumerate(kinds) for b in kinds[number + 1 :] if issubclass(b, a)]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, cast
 import typer
 
 from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
-from lcm.cli.output import connection, options, render
+from lcm.cli.output import connection, exit_codes, options, render
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
 from lcm.cli.output.printer import Printer
@@ -234,7 +234,7 @@ class _BookingCommand:
             try:
                 made = await self._create(plane, asked)
             except NoRoom as error:
-                code = connection.report_error(error)
+                code = exit_codes.report_error(error)
                 if error.nearest:
                     render.print_message("free slots:")
                 for line in format_free_slots(error.nearest, self._clock.now(), self._zone):

@@ -16,7 +16,7 @@ import typer
 
 from lcm.cli.documents.describe_worker import LabelledText
 from lcm.cli.documents.wait import parse_duration
-from lcm.cli.output import connection, render
+from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.follow import watch_session
 from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Output, Target
@@ -200,11 +200,11 @@ async def _observe_session(plane: Plane, ref: Ref[LabletSession], limit: timedel
             session = await _wait_for_answer(plane, asked)
     except TimeoutError as error:
         why = "the lablet controller did not answer"
-        raise connection.WaitTimedOut(
+        raise exit_codes.WaitTimedOut(
             f"{title(asked)} was not observed within {render.format_span(limit)}: {why}"
         ) from error
     if session.status.observation_error:
-        raise connection.WaitTimedOut(f"{title(session)}: {session.status.observation_error}")
+        raise exit_codes.WaitTimedOut(f"{title(session)}: {session.status.observation_error}")
     lab: Ref[LabletDefinition] = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
     _print_session(session, await plane.get(lab), output)
 
@@ -228,7 +228,7 @@ async def _wait_for_answer(plane: Plane, asked: LabletSession) -> LabletSession:
             return now
         if now.status.phase in SESSION_MACHINE.final:
             break
-    raise connection.Impossible(f"{title(asked)} has ended before it was observed")
+    raise exit_codes.Impossible(f"{title(asked)} has ended before it was observed")
 
 
 def _print_session(session: LabletSession, definition: LabletDefinition | None, output: Output) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from lcm.cli.output import connection, render
+from lcm.cli.output import exit_codes, render
 from lcm.cli.output.columns import ports_label, seat_label
 from lcm.cli.output.follow import watch_session
 from lcm.cli.output.nouns import title
@@ -101,8 +101,8 @@ async def watch_until_running(plane: Plane, session: LabletSession, clock: Clock
             _print_addresses(now)
             return
         if now.status.phase in SESSION_MACHINE.final:
-            raise connection.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
-    raise connection.Impossible(f"{title(session)} is gone")
+            raise exit_codes.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
+    raise exit_codes.Impossible(f"{title(session)} is gone")
 
 
 def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:

@@ -21,7 +21,7 @@ from lcm.cli.documents.sources import (
     read_files,
 )
 from lcm.cli.documents.texts import ParsedDocument
-from lcm.cli.output import connection, render
+from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.nouns import noun_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Files, Namespace, Recursive
 from lcm.control.plane.protocol import LONGEST_APPLY, Applied, Ref
@@ -99,7 +99,7 @@ def apply_documents(what: PreparedDocuments, context: str | None, *, dry_run: bo
     """Apply documents; they are at least checked here if there is no API."""
     try:
         return connection.with_plane(lambda plane: apply_prepared(plane, what, dry_run=dry_run), context)
-    except (connection.NoContext, Later) as error:
+    except (exit_codes.NoContext, Later) as error:
         if faults := list(check_locally(what.sources)):
             render.print_message("the API could not be reached, so the files were checked here only")
             raise Invalid(*faults) from error

@@ -11,7 +11,7 @@ import typer
 from lcm.cli.documents.get import parse_filter
 from lcm.cli.documents.sources import gather, identity
 from lcm.cli.documents.wait import GONE, parse_duration, wait_until
-from lcm.cli.output import connection, render
+from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.nouns import NamedObjects, missing, parse_targets, title, title_of
@@ -144,7 +144,7 @@ async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -
             try:
                 going += await _delete_one(plane, ref, how)
             except (Conflict, Gone, Refused) as error:
-                failure = connection.report_error(error)
+                failure = exit_codes.report_error(error)
                 code = code or failure
         if how.wait and not how.dry_run:
             await _wait_until_gone(plane, going, how.limit)
@@ -176,4 +176,4 @@ async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timede
                 left.pop(0)
     except TimeoutError as error:
         names = ", ".join(title_of(ref.kind, ref.name) for ref in left)
-        raise connection.WaitTimedOut(f"not gone after {render.format_span(limit)}: {names}") from error
+        raise exit_codes.WaitTimedOut(f"not gone after {render.format_span(limit)}: {names}") from error

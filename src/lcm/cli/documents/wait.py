@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lcm.cli.output import connection, render
+from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import filter_by_name, follow
 from lcm.cli.output.nouns import Noun, missing, parse_one_target, title_of
@@ -158,7 +158,7 @@ async def _wait_and_report(plane: Plane, ref: Ref[Any], goal: Goal, limit: timed
             await wait_until(plane, ref, goal, tell, once=not limit)
     except TimeoutError as error:
         last = f"; it is {phases[-1]}" if phases else ""
-        raise connection.WaitTimedOut(
+        raise exit_codes.WaitTimedOut(
             f"{_title(ref)} is not {goal.text} after {render.format_span(limit)}{last}"
         ) from error
     render.print_line(f"{_title(ref)} is {goal.text}")
@@ -199,10 +199,10 @@ async def wait_until(
 
 def _check_possible(ref: Ref[Any], goal: Goal, now: Resource | None) -> None:
     if now is None and not goal.from_nothing:
-        raise connection.Impossible(f"{_title(ref)} is gone; it cannot become {goal.text}")
+        raise exit_codes.Impossible(f"{_title(ref)} is gone; it cannot become {goal.text}")
     why = goal.hopeless(now) if now else ""
     if why:
-        raise connection.Impossible(f"{_title(ref)} will not be {goal.text}: {why}")
+        raise exit_codes.Impossible(f"{_title(ref)} will not be {goal.text}: {why}")
 
 
 def _title(ref: Ref[Any]) -> str:

@@ -21,22 +21,17 @@ import msgspec
 import typer
 
 from lcm.cli.output import render
+from lcm.cli.output.exit_codes import NoContext, report_error
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import parse_token
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import (
     Conflict,
-    Deposed,
     Fault,
-    Forbidden,
     Gone,
     Invalid,
-    Later,
-    LcmError,
     Refused,
-    Relist,
     Stuck,
-    Throttled,
 )
 
 if TYPE_CHECKING:
@@ -176,49 +171,6 @@ def _replace_file(path: Path, data: bytes) -> None:
 
 T = TypeVar("T")
 A = TypeVar("A", bound=msgspec.Struct)
-
-
-class NoContext(LcmError):
-    """No API is configured to talk to."""
-
-
-class WaitTimedOut(LcmError):
-    """The awaited state was not reached in time."""
-
-
-class Impossible(LcmError):
-    """The awaited state can no longer be reached."""
-
-
-_EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
-    (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
-    (WaitTimedOut, 7, "`lcm story KIND NAME` shows what happened so far"),
-    (Impossible, 8, "`lcm describe KIND NAME` shows why"),
-    (Gone, 3, "`lcm get KIND -A` lists what is there"),
-    (Conflict, 4, "somebody else changed it first: check it, then repeat the command"),
-    (Relist, 4, "repeat the command"),
-    (Deposed, 4, ""),
-    (Forbidden, 5, "`lcm context list` shows which context you use; ask an administrator for a token with more rights"),
-    (Invalid, 5, ""),
-    (Refused, 5, ""),
-    (Throttled, 6, "wait a little, then repeat the command"),
-    (Later, 6, "is the API running? `lcm up` starts one here; `lcm context list` shows which address is used"),
-    (LcmError, 1, ""),
-)
-"""Exit code and next step by error. A class comes before those it derives from."""
-
-
-def report_error(error: LcmError) -> int:
-    """Print what went wrong and what to do next; return the exit code."""
-    code, hint = next((code, hint) for kind, code, hint in _EXIT_CODES if isinstance(error, kind))
-    if isinstance(error, Invalid) and len(error.faults) > 1:
-        render.print_message(f"error: {len(error.faults)} faults", colour="red")
-        render.print_message("\n".join(map(str, error.faults)))
-    else:
-        render.print_message(f"error: {error}", colour="red")
-    if hint:
-        render.print_message(hint)
-    return code
 
 
 def with_plane(
