@@ -29,7 +29,7 @@ async def test_a_new_object_gets_its_bookkeeping_from_the_plane(world: World) ->
     asked = given.worker(
         uid="mine",
         generation=7,
-        resource_version=99,
+        resource_version=10**15,
         created_at=NOW - timedelta(days=1),
         deletion_timestamp=NOW,
         finalizers=("mine",),
@@ -42,7 +42,7 @@ async def test_a_new_object_gets_its_bookkeeping_from_the_plane(world: World) ->
     assert meta.created_at is not None
     assert abs(meta.created_at - NOW) < timedelta(minutes=1)
     assert meta.uid not in ("", "mine")
-    assert meta.resource_version not in (0, 99)
+    assert meta.resource_version not in (0, 10**15)
     assert "mine" not in meta.finalizers
     assert (made.status.phase, made.status.retry_count) == (WorkerPhase.PENDING, 0)
     assert made.spec == asked.spec
