@@ -110,14 +110,14 @@ def _check_exceptions(events: Sequence[tuple[int, _IcsEvent]]) -> None:
 
 def _unfold_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield whole lines: a line that continues the one before begins with a space or a tab."""
-    whole, first = "", 1
+    pieces, first = [""], 1
     for number, line in enumerate([*_BREAK.split(text), "END:"], start=1):
         if line[:1] in {" ", "\t"}:
-            whole += line[1:]
+            pieces.append(line[1:])
             continue
-        if whole.strip():
-            yield first, whole.strip()
-        whole, first = line, number
+        if whole := "".join(pieces).strip():
+            yield first, whole
+        pieces, first = [line], number
 
 
 def _properties(event: _IcsEvent, name: str) -> Iterator[_IcsProperty]:
