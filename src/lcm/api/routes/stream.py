@@ -22,7 +22,7 @@ from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Verb
-from lcm.model.base.errors import Relist
+from lcm.model.base.errors import Later, Relist
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Part
 from lcm.model.kinds.session import LabletSession
@@ -145,6 +145,8 @@ async def _stream_frames(
         except Relist:
             brought, at = "gone", None
             continue
+        except Later as error:
+            request.problem(error)  # not now: the client comes again, with the id that it has
         return
 
 
