@@ -216,6 +216,8 @@ OURS = {
     "ETCD_USER": Set("lcm", "lcm", ("ETCD_PASSWORD",)),
     "ETCD_PASSWORD": Set("hush-etcd", "set", ("ETCD_USER",)),
     "ETCD_SERVER_NAME": Set("etcd.example.org", "etcd.example.org"),
+    "ETCD_QUOTA_BYTES": Set("8589934592", "8589934592"),
+    "LCM_STORE_ALERT_PERCENT": Set("70", "70"),
 }
 NAMED = FIRST_PLAN | WORKER_CONTROLLER | ALLOCATOR | MISSION | OURS
 FILES = ("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE", "PRICE_BOOK")

@@ -85,6 +85,7 @@ async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
         user=settings.etcd_user or "",
         password=settings.etcd_password.reveal() if settings.etcd_password else "",
         interrupted_load=restoring,
+        quota_bytes=settings.etcd_quota_bytes,
     )
 
 
@@ -121,10 +122,12 @@ async def run_api(
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
             sinks=sinks,
+            store_alert_percent=settings.store_alert_percent,
         )
         outbound = Outbound(sinks.reach)
         undo.push_async_callback(outbound.close)
         parts = await undo.enter_async_context(Supervisor())
+        parts.start("store health", control.health.run())
         parts.start("presence", presence.keep())
         assert control.promises is not None, "it was made with terms"
         parts.start("calendar", control.promises.calendar.run())

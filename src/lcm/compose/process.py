@@ -5,7 +5,7 @@ Called by `cli`. Parts are closed in the opposite order, however the process end
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -34,7 +34,7 @@ from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Fault, Invalid, Refused
+from lcm.model.base.errors import Fault, Invalid, Later, Refused
 from lcm.providers.local.sealed import InstalledKeys, ensure_keys
 from lcm.providers.protocols.secrets import SecretSources
 from lcm.settings.load import Settings
@@ -45,6 +45,7 @@ from lcm.system.tasks import Supervisor, run_until_first_ends
 
 SERVE_PORT: Final = 8030
 UP_PORT: Final = 8080
+_STORE_PAUSE_SECONDS: Final = 1.0
 _log: Final = structlog.get_logger()
 
 
@@ -168,8 +169,13 @@ async def run_embedded(
 
 
 @asynccontextmanager
-async def serve(settings: Settings, asked: Collection[ProcessPart]) -> AsyncIterator[RunningApi]:
-    """Run the API and other parts on a store that other processes may share; Refused for an unknown part."""
+async def serve(
+    settings: Settings, asked: Collection[ProcessPart], stop: asyncio.Event | None = None
+) -> AsyncIterator[RunningApi]:
+    """Run the API and other parts on a store that other processes may share; Refused for an unknown part.
+
+    Waits for a store that does not answer or takes no writes; when `stop` is set meanwhile, its error is raised.
+    """
     raise_file_limit()
     _check_parts(asked)
     settings = _with_default_cloud(settings, AWS)
@@ -177,12 +183,27 @@ async def serve(settings: Settings, asked: Collection[ProcessPart]) -> AsyncIter
     async with AsyncExitStack() as undo:
         if settings.engine == "sqlite":
             undo.enter_context(claim_folder(settings.data_dir, alone=False))
-        running = await undo.enter_async_context(run_api(await open_store(settings), settings, SERVE_PORT))
+        running = await _start_api(undo, settings, stop or asyncio.Event())
         if controllers := _select_controllers(asked):
             outside = await undo.enter_async_context(_open_providers(running, settings))
             for controller in controllers:
                 _start_controller(controller, running, outside, settings)
         yield running
+
+
+async def _start_api(undo: AsyncExitStack, settings: Settings, stop: asyncio.Event) -> RunningApi:
+    trouble = ""
+    while True:
+        try:
+            return await undo.enter_async_context(run_api(await open_store(settings), settings, SERVE_PORT))
+        except Later as error:
+            if str(error) != trouble:
+                _log.warning("waiting for the store", store=settings.engine, error=str(error))
+            trouble = str(error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _STORE_PAUSE_SECONDS)
+            if stop.is_set():
+                raise
 
 
 @asynccontextmanager

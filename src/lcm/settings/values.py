@@ -88,6 +88,8 @@ RoleGrant = Annotated[
         r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"
     ),
 ]
+QuotaBytes = Annotated[int, msgspec.Meta(ge=1_000_000, le=2**63 - 1, description="a number of bytes, at least 1000000")]
+Percent = Annotated[int, msgspec.Meta(ge=1, le=99, description="a whole number from 1 to 99")]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
 Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
@@ -133,6 +135,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     etcd_cert_file: Annotated[Path | None, "PEM file of the certificate that we present to etcd"] = None
     etcd_key_file: Annotated[Path | None, "PEM file of that certificate's key"] = None
     etcd_server_name: Annotated[Host | None, "name in etcd's certificate, if it is not its address"] = None
+    etcd_quota_bytes: Annotated[
+        QuotaBytes, "how large etcd may grow: its `--quota-backend-bytes`, which it does not tell its clients"
+    ] = 2_147_483_648
+    store_alert_percent: Annotated[Percent, "how full the store may be before an alert is raised, in percent"] = (
+        msgspec.field(default=80, name="LCM_STORE_ALERT_PERCENT")
+    )
 
     seal_keys: Annotated[
         Secret | None,

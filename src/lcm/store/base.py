@@ -14,7 +14,7 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from lcm.model.base.errors import Deposed, Fault, Invalid, Refused, Relist, TooLarge
+from lcm.model.base.errors import Deposed, Fault, Invalid, Refused, Relist, TooLarge, WentBack
 from lcm.model.base.resource import shorten_text
 
 MAX_OPERATIONS: Final = 128
@@ -128,6 +128,19 @@ class Lease(msgspec.Struct, frozen=True):
         return Fence(self.name, self.term)
 
 
+class StoreUsage(msgspec.Struct, frozen=True):
+    """How many bytes a store takes, how many it can take at most, and how many of those taken hold nothing any more."""
+
+    used_bytes: int
+    limit_bytes: int
+    unused_bytes: int = 0
+
+    @property
+    def percent(self) -> float:
+        """The share of the limit that is taken."""
+        return 100 * self.used_bytes / self.limit_bytes if self.limit_bytes else 100.0
+
+
 class StoreWatch(Protocol):
     """An endless reader of changes. Close it, or use it as an async context manager."""
 
@@ -186,7 +199,8 @@ class EventReader:
 class Store(Protocol):
     """Versioned keys, watches and leases.
 
-    Every method but `close` may raise Unreachable, and Later while a restore of the store is in progress.
+    Every method but `close` may raise Unreachable, Later while a restore of the store is in progress, and WentBack when
+    the store was put back to an earlier state, or replaced, under this process. A write may raise StoreFull.
     """
 
     @property
@@ -261,6 +275,17 @@ class Store(Protocol):
 
         May be called again.
         """
+        ...
+
+    async def probe(self) -> None:
+        """Find out whether the store takes writes: raises what a commit would raise.
+
+        Costs one small write, uses no revision and is seen by no watch.
+        """
+        ...
+
+    async def usage(self) -> StoreUsage | None:
+        """Return how much room the store takes; None means that nobody knows."""
         ...
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
@@ -373,6 +398,14 @@ def compacted_error(revision: int) -> Relist:
 def future_revision_error(revision: int) -> Relist:
     """Return the error for a revision that this history does not have yet."""
     return Relist(f"revision {revision} has not happened; list again and watch from there")
+
+
+def went_back_error(known: int, found: int) -> WentBack:
+    """Return the error for a store whose revision is lower than one that it already gave."""
+    return WentBack(
+        f"the store went back: it was at revision {known} and is now at {found}. It was put back from a copy, or"
+        " another took its place, so this process ends. If that was on purpose, start every process again"
+    )
 
 
 def deposed_error(fence: Fence) -> Deposed:

@@ -28,6 +28,7 @@ from lcm.store.base import (
     Op,
     Page,
     Put,
+    StoreUsage,
     check_commit,
     check_key,
     check_lease,
@@ -145,6 +146,13 @@ class MemoryStore:
         await self._suspend()
         held = self._leases.get(name)
         return held.lease if held else None
+
+    async def probe(self) -> None:
+        await self._suspend()
+
+    async def usage(self) -> StoreUsage | None:
+        await self._suspend()
+        return None
 
     async def compact(self, revision: int) -> None:
         await self._suspend()

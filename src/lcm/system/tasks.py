@@ -18,6 +18,9 @@ import structlog
 _log: Final = structlog.get_logger()
 
 
+_LAST_WORDS_SECONDS: Final = 0.5
+
+
 class Supervisor:
     """The running parts of one process; an async context manager that cancels what still runs at its end."""
 
@@ -39,8 +42,11 @@ class Supervisor:
             stopping.cancel()
         for task in self._tasks:
             if task.done():
-                _log.error("part failed", part=task.get_name(), error=repr(task.exception()))
-                task.result()
+                error = first_error(task.exception())
+                _log.error("part failed", part=task.get_name(), error=repr(error))
+                await asyncio.sleep(_LAST_WORDS_SECONDS)  # open streams tell their clients why
+                if error is not None:
+                    raise error
                 raise AssertionError(f"{task.get_name()} ended though nobody asked it to")
 
     async def __aenter__(self) -> Self:
@@ -50,6 +56,13 @@ class Supervisor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def first_error(error: BaseException | None) -> BaseException | None:
+    """Return the first error in a group of errors, or the error itself if it is no group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def run_until_first_ends(*work: Coroutine[Any, Any, None]) -> None:

@@ -12,7 +12,18 @@ import pytest
 from grpc import StatusCode
 
 from harness.servers import LOOPBACK, Authority, EtcdServer, Proxy, free_port
-from lcm.model.base.errors import Conflict, Invalid, Later, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
+from lcm.model.base.errors import (
+    Conflict,
+    Invalid,
+    Later,
+    LcmError,
+    Relist,
+    StoreFull,
+    Stuck,
+    Throttled,
+    TooLarge,
+    Unreachable,
+)
 from lcm.store.base import ABSENT, MAX_OPERATIONS, Change, CommitChanges, Delete, Put, scan_all
 from lcm.store.etcd.engine import EtcdStore
 from lcm.store.etcd.keys import pack_value, unpack_value
@@ -107,7 +118,7 @@ def test_every_status_has_its_error(code: StatusCode) -> None:
         (StatusCode.DEADLINE_EXCEEDED, "", Unreachable),
         (StatusCode.CANCELLED, "stream reset", Unreachable),
         (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Throttled),
-        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Stuck),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", StoreFull),
         (StatusCode.RESOURCE_EXHAUSTED, "CLIENT: Received message larger than max (9 vs. 5)", TooLarge),
         (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", TooLarge),
         (StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Relist),

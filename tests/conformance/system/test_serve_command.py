@@ -62,9 +62,9 @@ def test_a_part_that_never_will_be_built_is_told(tmp_path: Path) -> None:
     assert (refused.exit_code, "everything" in refused.stderr) == (2, True)
 
 
-def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_a_store_that_does_not_answer_is_told_to_a_command_that_ends(tmp_path: Path) -> None:
     endpoint = f"{LOOPBACK}:{free_port()}"
-    refused = lcm(tmp_path, "serve", "api", "--port=0", CONTROL_PLANE_API_KEY=KEY, ETCD_ENDPOINTS=endpoint)
+    refused = lcm(tmp_path, "backup", tmp_path / "backup", ETCD_ENDPOINTS=endpoint)
     assert refused.returncode == 6
     assert endpoint in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.servers import LOOPBACK, free_port
+from harness.stores import Arena, etcd_arena, sqlite_arena
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
 from lcm.api.openapi.description import DOCUMENTS
@@ -27,7 +28,7 @@ from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.event import Event, decode_event
 from lcm.store.backup import restore_backup, write_backup
-from lcm.store.sqlite.engine import SqliteStore
+from lcm.store.base import Store
 from lcm.system.clock import SystemClock
 from lcm.system.serving import listen, serve
 
@@ -121,7 +122,7 @@ class Truth:
         self.read: dict[str, int] = {}
         """Up to which revision of each history."""
 
-    async def learn(self, store: SqliteStore) -> None:
+    async def learn(self, store: Store) -> None:
         epoch = store.epoch
         known, after = self.events.setdefault(epoch, []), self.read.get(epoch, 0)
         newest = (await store.scan("", limit=1)).revision
@@ -147,17 +148,17 @@ class Truth:
 
 
 class Server:
-    """An API on one port over one file, which can be stopped, restored and started again."""
+    """An API on one port over one store, which can be stopped, restored and started again."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
         self.port = free_port()
         self.truth = Truth()
 
     @asynccontextmanager
     async def up(self) -> AsyncIterator["Server"]:
         clock = SystemClock()
-        self.store = await SqliteStore.open(self._file)
+        self.store = await self._arena.open()
         self.core = ControlPlane(self.store, clock=clock)
         self.tokens = Tokens(self.store, clock=clock)
         await self.tokens.start()
@@ -177,7 +178,7 @@ class Server:
             await self.store.close()
 
     async def restore(self, file: Path, epoch: str) -> None:
-        store = await SqliteStore.open(self._file)
+        store = await self._arena.open()
         await restore_backup(store, file, epoch=epoch)
         self.truth.read[epoch] = (await store.scan("", limit=1)).revision
         await store.close()
@@ -201,12 +202,25 @@ async def until(holds: Callable[[], bool], seconds: float) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.fixture(params=["sqlite", "etcd"])
+async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Arena]:
+    """On etcd closing a reader really takes a while, and events go on meanwhile."""
+    if request.param == "sqlite":
+        opened = sqlite_arena(tmp_path)
+    else:
+        opened = etcd_arena(request.getfixturevalue("etcd").endpoint)
+    yield opened
+    await opened.close()
+
+
 @pytest.mark.timeout(600 * CHAOS)
-async def test_every_client_ends_with_exactly_what_it_may_see(tmp_path: Path, tell: Callable[[str], None]) -> None:
+async def test_every_client_ends_with_exactly_what_it_may_see(
+    durable: Arena, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     numbers, people = itertools.count(), [f"user{number}" for number in range(USERS)]
-    server = Server(tmp_path / "store.db")
+    server = Server(durable)
     clients: list[Client] = []
     tasks: list[asyncio.Task[None]] = []
     stalled = socket.socket()
@@ -256,7 +270,8 @@ async def test_every_client_ends_with_exactly_what_it_may_see(tmp_path: Path, te
     cuts, resets = sum(client.cuts for client in clients), sum(len(client.heard) - 1 for client in clients)
     told = sum(len(part.events) for client in clients for part in client.heard)
     events = sum(map(len, server.truth.events.values()))
-    tell(f"event stream: {CLIENTS} clients, {events} events, {told} told, {cuts} cuts, {resets} resets, seed {seed}")
+    counted = f"{CLIENTS} clients, {events} events, {told} told, {cuts} cuts, {resets} resets, seed {seed}"
+    tell(f"event stream on {type(server.store).__name__}: {counted}")
 
 
 def check(clients: list[Client], truth: Truth) -> None:

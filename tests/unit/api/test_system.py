@@ -12,9 +12,9 @@ from harness.api_world import KEY, Desk, document, opened, stock
 from harness.plane_world import NOW
 from lcm.api.http.answers import Answer, Stream
 from lcm.api.http.request import Request
-from lcm.api.http.routing import GET, PUBLIC, Route
+from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.api.routes.table import ROUTES
-from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
+from lcm.model.base.errors import Later, LcmError, StoreFull, Stuck, Throttled, Unreachable
 from lcm.sim.time.loop import run
 from lcm.store.memory import MemoryStore
 
@@ -29,7 +29,7 @@ async def test_a_process_that_runs_is_healthy_and_ready(desk: Desk) -> None:
     assert await desk.done("", "GET", "/healthz") == {"status": "ok"}
     ready = await desk.done("", "GET", "/readyz")
     assert ready["ready"]
-    assert ready["checks"] == [{"name": name, "ok": True} for name in ("store", "tokens", "events")]
+    assert ready["checks"] == [{"name": name, "ok": True} for name in ("store", "tokens", "events", "writes")]
 
 
 async def test_without_its_store_it_is_healthy_and_not_ready(desk: Desk) -> None:
@@ -102,7 +102,12 @@ async def test_answers_are_counted_by_route_and_never_by_what_a_stranger_wrote(d
     assert took["_count"] == took["_bucket"] == 3
     assert families["lcm_store_revision"].samples[0].value == await desk.revision()
     assert families["lcm_build_info"].samples[0].labels["version"]
-    assert {one.labels["check"] for one in families["lcm_ready"].samples if one.value} == {"store", "tokens", "events"}
+    assert {one.labels["check"] for one in families["lcm_ready"].samples if one.value} == {
+        "store",
+        "tokens",
+        "events",
+        "writes",
+    }
     assert "process_cpu_seconds" in families
 
 
@@ -113,13 +118,49 @@ def failing(error: Exception) -> Route:
     async def fail(_: Request) -> Answer:
         raise error
 
-    return Route(GET, "/api/broken", fail, "broken", "Fails", policy=PUBLIC)
+    return Route(GET, "/api/broken", fail, "broken", "Fails", policy=SIGNED_IN)
 
 
 async def told(error: Exception) -> tuple[Any, list[Any]]:
     async with opened(routes=[*ROUTES, failing(error)]) as desk:
         with capture_logs() as logs:
-            return await desk.ask("", "GET", "/api/broken"), logs
+            return await desk.ask("ada", "GET", "/api/broken"), logs
+
+
+async def test_who_runs_the_system_learns_what_ails_it() -> None:
+    async with opened(routes=[*ROUTES, failing(Unreachable("etcd: DEADLINE_EXCEEDED"))]) as desk:
+        for who in ("root", "service"):
+            assert (await desk.ask(who, "GET", "/api/broken")).json()["detail"] == "etcd: DEADLINE_EXCEEDED"
+
+
+def test_equal_problems_are_logged_once_a_minute_with_their_route() -> None:
+    async def main() -> None:
+        async with opened(routes=[*ROUTES, failing(StoreFull("no room"))]) as desk:
+            with capture_logs() as logs:
+                for _ in range(1_300):
+                    assert (await desk.ask("ada", "GET", "/api/broken")).status_code == 503
+                await asyncio.sleep(61)
+                await desk.ask("ada", "GET", "/api/broken")
+        line = {"event": "request could not be done", "log_level": "warning", "method": "GET", "route": "/api/broken"}
+        assert logs == [
+            line | {"reason": "StoreFull", "error": "no room"},
+            line | {"reason": "StoreFull", "error": "no room", "left_out": 1_299},
+        ]
+
+    run(main, start=NOW)
+
+
+async def test_a_store_that_takes_no_writes_is_not_ready() -> None:
+    class Full(MemoryStore):
+        async def probe(self) -> None:
+            raise StoreFull("no room")
+
+    async with opened(store=Full()) as desk:
+        await desk.core.health.probe()
+        answer = await desk.ask("", "GET", "/readyz")
+        assert (answer.status_code, answer.json()["checks"][-1]) == (503, {"name": "writes", "ok": False})
+        (alert,) = (await desk.ask("root", "GET", "/api/alerts")).json()["items"]
+        assert alert["alert"] == "StoreNotWritable"
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
 """The live feed: whoever comes, goes, stalls and comes back receives each event once, in order."""
 
 import asyncio
+import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import pytest
 
 from harness import given
+from harness.stores import FallibleStore
 from lcm.control.delivery.feed import QUEUE_BYTES, WHOLE_COMMIT, Feed, Position, Subscriber
-from lcm.model.base.errors import Relist
+from lcm.model.base.errors import Relist, Unreachable
 from lcm.model.base.event import Event, ObjectEvent, encode_data, encode_event
-from lcm.store.base import Put
+from lcm.store.base import EVENTS_KEY, EventReader, Put, StoreWatch
 from lcm.store.memory import MemoryStore
 
 PARITIES = ("even", "odd", "")
@@ -61,19 +64,20 @@ class Reader:
 
     async def read(self, frames: int) -> None:
         """Connect, read about so many frames, and be cut."""
-        after = self.at.revision
-        async for missed, revision in self.feed.read_missed(self.question, self.at):
-            self.note(missed)
-            after = revision
-        subscriber = self.feed.subscribe(self.question, after=after)
-        try:
-            for _ in range(frames):
-                taken = await subscriber.take()
-                if taken is None:
-                    return
+        async with aclosing(self.feed.follow(self.question, self.at)) as following:
+            async for taken in islice_async(following, frames):
                 self.note(taken)
-        finally:
-            self.feed.unsubscribe(self.question, subscriber)
+
+    async def read_until(self, count: int) -> None:
+        """Connect, and stay until so many events came in all."""
+        async with asyncio.timeout(10), aclosing(self.feed.follow(self.question, self.at)) as following:
+            while len(self.numbers) < count:
+                self.note(await anext(following))
+
+
+async def islice_async(source: AsyncGenerator[bytes], most: int) -> AsyncIterator[bytes]:
+    for _ in range(most):
+        yield await anext(source)
 
 
 async def started(store: MemoryStore) -> tuple[Feed, asyncio.Task[None]]:
@@ -108,11 +112,10 @@ async def test_readers_that_are_cut_at_random_miss_nothing_and_see_nothing_twice
     for one in running:
         one.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    for reader in readers:
-        async for missed, _ in feed.read_missed(reader.question, reader.at):
-            reader.note(missed)
-    task.cancel()
     wanted = {owner: [n for n in range(written) if not owner or PARITIES[n % 2] == owner] for owner in PARITIES}
+    for reader in readers:
+        await reader.read_until(len(wanted[reader.question.owner]))
+    task.cancel()
     assert written > 40
     assert [reader.numbers for reader in readers] == [wanted[reader.question.owner] for reader in readers]
 
@@ -137,9 +140,80 @@ async def test_a_compacted_or_invented_position_is_told_to_begin_anew() -> None:
         await store.commit(Put("k/x", b"%d" % number), events=[event(number)] if number != 1 else [])
     feed, task = await started(store)
     await store.compact(3)
-    for position in (Position(1, 0), Position(2, 0)):
+    for position in (Position(1, 0), Position(2, 0), Position(3, 0), Position(9, 0), Position(9, WHOLE_COMMIT)):
         with pytest.raises(Relist):
-            await anext(feed.read_missed(Owned(""), position))
+            await anext(feed.follow(Owned(""), position))
+    task.cancel()
+
+
+class SlowClosing(EventReader):
+    """A reader whose closing suspends, as etcd's does; events happen meanwhile."""
+
+    def __init__(self, watch: StoreWatch, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(watch)
+        self._meanwhile = meanwhile
+
+    async def aclose(self) -> None:
+        await self._meanwhile()
+        await super().aclose()
+
+
+class SlowStore(FallibleStore):
+    """A store in which closing a reader takes so long that others commit."""
+
+    numbers = itertools.count(1)
+
+    def events(self, *, after: int) -> EventReader:
+        return SlowClosing(self.watch(EVENTS_KEY, after=after), self.write)
+
+    async def write(self) -> None:
+        await self.commit(Put("k/x", b"x"), events=[event(next(self.numbers))])
+
+
+async def test_what_happens_while_the_reader_of_history_closes_is_not_lost() -> None:
+    store = SlowStore()
+    first = await store.commit(Put("k/x", b"0"), events=[event(0)])
+    feed, task = await started(store)
+    for _ in range(3):
+        await store.write()
+    while feed.revision < (await store.scan("", limit=1)).revision:
+        await asyncio.sleep(0)
+    reader = Reader(feed, "", Position(first, 0))
+    for count in (4, 5, 6):
+        await reader.read_until(count)
+    assert reader.numbers == list(range(1, 7))
+    task.cancel()
+
+
+async def test_who_joins_while_the_feed_is_interrupted_loses_nothing() -> None:
+    store = FallibleStore()
+    await store.commit(Put("k/x", b"0"), events=[event(0)])
+    feed, task = await started(store)
+    reader = Reader(feed, "", Position(feed.revision, WHOLE_COMMIT))
+    store.down = Unreachable("away")
+    store.cut()
+    while feed.caught_up:
+        await asyncio.sleep(0)
+    reading = asyncio.create_task(reader.read(1))
+    await asyncio.sleep(0)
+    store.down = None
+    await store.commit(Put("k/x", b"1"), events=[event(1)])
+    while not feed.caught_up:
+        await asyncio.sleep(0.05)
+    with suppress(StopAsyncIteration, RuntimeError):
+        await reading
+    await reader.read_until(1)
+    assert reader.numbers == [1]
+    task.cancel()
+
+
+async def test_a_store_that_is_away_is_not_a_history_that_is_gone() -> None:
+    store = FallibleStore()
+    await store.commit(Put("k/x", b"0"), events=[event(0)])
+    feed, task = await started(store)
+    store.down = Unreachable("away")
+    with pytest.raises(Unreachable):
+        await anext(feed.follow(Owned(""), Position(feed.revision + 1, 0)))
     task.cancel()
 
 

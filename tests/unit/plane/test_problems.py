@@ -20,11 +20,13 @@ from lcm.model.base.errors import (
     NoRoom,
     Refused,
     Relist,
+    StoreFull,
     Stuck,
     Taken,
     Throttled,
     TooLarge,
     Unreachable,
+    WentBack,
 )
 
 SAMPLES: list[tuple[LcmError, str, int]] = [
@@ -45,7 +47,9 @@ SAMPLES: list[tuple[LcmError, str, int]] = [
     (Later("restoring", after=timedelta(seconds=7)), "Later", 503),
     (Throttled("slow down", after=timedelta(seconds=2.5)), "Throttled", 503),
     (Unreachable("no answer"), "Unreachable", 503),
+    (StoreFull("no room"), "StoreFull", 503),
     (Stuck("NewerSchema", "upgrade it"), "Stuck", 500),
+    (WentBack("from 440 to 222"), "Stuck", 500),
 ]
 
 

@@ -15,7 +15,7 @@ from harness.suite import for_all
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import PAGE_SIZE, ObjectChange, Ref
 from lcm.model.access.identity import Caller, Role
-from lcm.model.base.errors import Forbidden, Stuck, Throttled, Unreachable
+from lcm.model.base.errors import Forbidden, Stuck, Throttled, Unreachable, WentBack
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.time.chance import Chance
@@ -67,6 +67,22 @@ def play(body: Callable[[World], Awaitable[None]], *, started: bool = True, back
             assert not running.done()
             running.cancel()
             await asyncio.wait({running})
+
+    run(main, start=NOW)
+
+
+def test_a_list_that_is_older_than_what_is_known_ends_it() -> None:
+    async def main() -> None:
+        stage = Stage(clock=VirtualClock())
+        cache = Cache(stage[CONTROLLER], WorkerTemplate)
+        for name in "abc":
+            await stage[ROOT].create(template(name))
+        running = asyncio.create_task(cache.run())
+        await cache.ready()
+        cache._plane = Stage(clock=VirtualClock())[CONTROLLER]
+        await stage.store.close()
+        with pytest.raises(WentBack):
+            await running
 
     run(main, start=NOW)
 

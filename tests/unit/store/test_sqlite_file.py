@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.stores import following, opened
-from lcm.model.base.errors import Later, LcmError, Stuck, Unreachable
+from lcm.model.base.errors import LcmError, StoreFull, Stuck, Unreachable
 from lcm.store.base import Delete, Put, scan_all
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.store.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate_error
@@ -206,7 +206,7 @@ async def test_a_full_disk_says_later_and_writes_nothing(store: SqliteStore) -> 
     answers = await asyncio.gather(
         store.commit(Put("small", b"")), store.commit(Put("big", b"x" * 100_000)), return_exceptions=True
     )
-    assert [type(answer) for answer in answers] == [Later, Later]
+    assert [type(answer) for answer in answers] == [StoreFull, StoreFull]
     assert (await scan_all(store, "")).entries == []
     writing.execute("PRAGMA max_page_count = 1000000")
     assert await store.commit(Put("big", b"x" * 100_000)) == 2
@@ -228,7 +228,7 @@ async def test_a_file_that_stays_locked_is_unreachable_and_comes_back(path: Path
     [
         (sqlite3.SQLITE_BUSY, Unreachable),
         (sqlite3.SQLITE_IOERR | 4 << 8, Unreachable),
-        (sqlite3.SQLITE_FULL, Later),
+        (sqlite3.SQLITE_FULL, StoreFull),
         (sqlite3.SQLITE_CORRUPT, Stuck),
         (sqlite3.SQLITE_READONLY, Stuck),
     ],

@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,20 +83,14 @@ class Listener(Person):
                 self._restart_at(Position(feed.revision, WHOLE_COMMIT))
             at = self._at
             assert at is not None, "it has just begun"
-            after = at.revision
             try:
-                async for missed, after in feed.read_missed(self._scope, at):  # noqa: B007  the last one is where to join
-                    self._receive(missed)
+                async with aclosing(feed.follow(self._scope, at)) as following:
+                    async for frames in following:
+                        self._receive(frames)
             except Relist:
                 self._at = None
                 continue
-            break
-        subscriber = feed.subscribe(self._scope, after=after)
-        try:
-            while (frames := await subscriber.take()) is not None:
-                self._receive(frames)
-        finally:
-            feed.unsubscribe(self._scope, subscriber)
+            return
 
     def _restart_at(self, at: Position) -> None:
         """Start over at a position: what came before it is not expected any more."""

@@ -1,6 +1,6 @@
 """Planted faults of who leads and of what is told: fences, permits, events, secrets."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -57,14 +57,12 @@ def start_of_a_session_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def resuming_client_misses_a_commit(patch: pytest.MonkeyPatch) -> None:
-    real = Feed.read_missed
+    real = Feed._encode_missed
 
-    async def shorter(self: Feed, question: EventFilter, position: Position) -> AsyncIterator[tuple[bytes, int]]:
-        given = [one async for one in real(self, question, position)]
-        for number, (frames, revision) in enumerate(given):
-            yield (b"" if number == 1 else frames), revision
+    def shorter(self: Feed, happened: CommitEvents, question: EventFilter, position: Position) -> bytes:
+        return b"" if happened.revision > position.revision else real(self, happened, question, position)
 
-    patch.setattr(Feed, "read_missed", shorter)
+    patch.setattr(Feed, "_encode_missed", shorter)
 
 
 def resuming_client_hears_the_last_again(patch: pytest.MonkeyPatch) -> None:

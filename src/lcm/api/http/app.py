@@ -30,6 +30,7 @@ from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
+from lcm.system.tasks import run_until_first_ends
 
 if TYPE_CHECKING:
     from lcm.control.access.oidc import Verifier
@@ -124,9 +125,7 @@ class Api:
 
     async def run(self) -> None:
         """Follow events for open streams until cancelled. Without it no event stream can be served."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._feed.run())
-            group.create_task(send_heartbeats(self._feed))
+        await run_until_first_ends(self._feed.run(), send_heartbeats(self._feed))
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
@@ -143,7 +142,7 @@ class Api:
                 if isinstance(answer, Stream) and not head:
                     self._reserve_stream(request)
             except LcmError as error:
-                answer = error_answer(error, matched=request.has_if_match)
+                answer = error_answer(error, request.problem(error))
             request.started = True
             if isinstance(answer, Answer):
                 await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
@@ -153,6 +152,8 @@ class Api:
             self._count(*_metric_labels(request), answer.status, time() - began)
         except ClientDisconnected:
             return
+        except LcmError as error:  # of a stream that had begun: it is cut, and the client comes again
+            request.problem(error)
         except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
             _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
             self._count(*_metric_labels(request), BUG.status, time() - began)

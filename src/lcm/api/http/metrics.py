@@ -12,6 +12,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from lcm.store.base import StoreUsage
+
 MEDIA: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 NO_ROUTE_LABEL: Final = "none"
 """The route and method label of a request for an unknown route: what a client writes must not become a label."""
@@ -68,14 +70,25 @@ class ApiMetrics:
         self.answers = AnswerMetrics()
         self.registry.register(self.answers)
         self._revision = Gauge("lcm_store_revision", "The store's newest revision.", registry=self.registry)
+        self._used = Gauge("lcm_store_used_bytes", "Bytes that the store takes.", registry=self.registry)
+        self._limit = Gauge("lcm_store_limit_bytes", "Bytes that the store can take.", registry=self.registry)
+        self._unused = Gauge(
+            "lcm_store_unused_bytes", "Bytes of those taken that defragmentation would free.", registry=self.registry
+        )
         self._streams = Gauge("lcm_http_streams", "Streams that are open.", registry=self.registry)
         self._ready = Gauge("lcm_ready", "Whether a check of /readyz holds.", ["check"], registry=self.registry)
         build = Gauge("lcm_build_info", "Always 1; the labels say what runs.", ["version"], registry=self.registry)
         build.labels(version("lablet-cloud-manager")).set(1)
         ProcessCollector(registry=self.registry)
 
-    def render(self, *, revision: int | None, streams: int, checks: Mapping[str, bool]) -> bytes:
+    def render(
+        self, *, revision: int | None, streams: int, checks: Mapping[str, bool], usage: StoreUsage | None = None
+    ) -> bytes:
         """Return all metrics in the text format of Prometheus."""
+        if usage is not None:
+            self._used.set(usage.used_bytes)
+            self._limit.set(usage.limit_bytes)
+            self._unused.set(usage.unused_bytes)
         if revision is not None:
             self._revision.set(revision)
         self._streams.set(streams)

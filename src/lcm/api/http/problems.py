@@ -1,7 +1,7 @@
 """Every error as an answer: those of the control plane by `control.plane.problems`, and those that only HTTP has.
 
-A 5xx answer says nothing about what is inside: that goes to the log, once. Called by `api.http.app`; Declined is raised
-all over `api`.
+A 5xx answer says what is inside only to those who run the system; it goes to the log, and equal ones only now and then.
+Called by `api.http.request`; Declined is raised all over `api`.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,8 @@ NO_MEDIA: Final = ProblemReason("UnsupportedMediaType", 415, "No such media type
 RATE_LIMITED: Final = ProblemReason("RateLimited", 429, "Too many requests")
 BUG: Final = ProblemReason("Bug", 500, "Our mistake")
 _INTERNAL_ERROR: Final = "an error of the server; see its log"
+_QUIET_SECONDS: Final = 60.0
+_MOST_KNOWN: Final = 200
 _AUTHENTICATE: Final[Header] = (b"www-authenticate", b"Bearer")
 
 
@@ -54,9 +56,8 @@ class Declined(Refused):
         self.wait = wait
 
 
-def error_answer(error: LcmError, *, matched: bool = False) -> Answer:
-    """Return the answer for an error; `matched` says that the request named a revision by If-Match."""
-    problem = public_problem(error, matched=matched)
+def error_answer(error: LcmError, problem: Problem) -> Answer:
+    """Return the answer for an error and its problem document."""
     headers: list[Header] = [*error.headers] if isinstance(error, Declined) else []
     if not isinstance(problem.retry_after_seconds, UnsetType):
         headers.append((b"retry-after", b"%d" % max(1, ceil(problem.retry_after_seconds))))
@@ -67,23 +68,44 @@ def error_answer(error: LcmError, *, matched: bool = False) -> Answer:
     return Answer(problem.status, _encode(problem), headers, PROBLEM)
 
 
-def public_problem(error: LcmError, *, matched: bool = False) -> Problem:
-    """Return the problem document of an error. The details of a 5xx error go to the log only."""
+def public_problem(error: LcmError, *, matched: bool, trusted: bool) -> Problem:
+    """Return the problem document of an error. The details of a 5xx error are for trusted callers only."""
     if isinstance(error, Declined):
         reason, wait = error.reason, UNSET if error.wait is None else error.wait
         return Problem(
             title=reason.title, status=reason.status, detail=str(error), reason=reason.name, retry_after_seconds=wait
         )
     problem = problem_of(error, matched=matched)
-    if problem.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+    if problem.status < HTTPStatus.INTERNAL_SERVER_ERROR or trusted:
         return problem
-    _log.warning("request could not be done", reason=problem.reason, error=str(error))
     return msgspec.structs.replace(problem, detail=_INTERNAL_ERROR)
+
+
+class ProblemLog:
+    """Logs requests that could not be done: equal ones once a minute, with how many were left out since."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], tuple[float, int]] = {}
+        """For each line, when it may be logged again and how often it was left out. The oldest come first."""
+
+    def log(self, *line: str, now: float) -> None:
+        """Log a method, a route, a reason and an error, unless that was done less than a minute ago."""
+        due, left_out = self._known.pop(line, (now, 0))
+        if now < due:
+            self._known[line] = (due, left_out + 1)
+            return
+        self._known[line] = (now + _QUIET_SECONDS, 0)
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        method, route, reason, error = line
+        more = {"left_out": left_out} if left_out else {}
+        _log.warning("request could not be done", method=method, route=route, reason=reason, error=error, **more)
 
 
 def bug_answer() -> Answer:
     """Return the answer for a bug of our own."""
-    return error_answer(Declined(BUG, _INTERNAL_ERROR))
+    bug = Declined(BUG, _INTERNAL_ERROR)
+    return error_answer(bug, public_problem(bug, matched=False, trusted=False))
 
 
 REASONS: Final[Mapping[int, str]] = {
@@ -100,6 +122,6 @@ REASONS: Final[Mapping[int, str]] = {
     422: "Invalid; `faults` names each",
     429: "RateLimited; `Retry-After` says for how long",
     500: "Bug or Stuck",
-    503: "Later, Throttled or Unreachable; `Retry-After` says for how long",
+    503: "Later, Throttled, StoreFull or Unreachable; `Retry-After` says for how long",
 }
 """The reasons that an answer of each status may carry."""

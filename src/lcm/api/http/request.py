@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,7 @@ import msgspec
 from lcm.api.http.answers import CLOSE, Receive, Scope
 from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
 from lcm.api.http.metrics import ApiMetrics
-from lcm.api.http.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined
+from lcm.api.http.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined, ProblemLog, public_problem
 from lcm.api.routes.plan_shapes import Planner
 from lcm.control.access.audit import Origin
 from lcm.control.access.sign_in import SignIns
@@ -24,11 +25,12 @@ from lcm.control.access.tokens import Credential, Tokens
 from lcm.control.delivery.feed import Feed
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.control.plane.wire import EPOCH_HEADER, IDEMPOTENCY_KEY, check_idempotency_key
 from lcm.model.access.identity import SEES_ALL, Caller, Role
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Fault, Forbidden, Invalid, TooLarge, to_fault
+from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError, TooLarge, to_fault
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Fence
@@ -77,6 +79,7 @@ class RequestContext:
     sign_ins: SignIns
     plans: Planner | None = None
     """Makes what-if plans; None where this process makes none."""
+    problems: ProblemLog = field(default_factory=ProblemLog)
     acting: Callable[[Caller], Plane] = field(init=False)
     """Returns the plane of a caller; the planes of recent callers are cached."""
 
@@ -234,6 +237,15 @@ class Request:
     def _is_trusted(self) -> bool:
         """Whether the caller is one of those who run the system."""
         return self.caller is not None and self.caller.role in SEES_ALL
+
+    def problem(self, error: LcmError) -> Problem:
+        """Return what the caller learns about an error. One of ours is logged, with the route."""
+        problem = public_problem(error, matched=self.has_if_match, trusted=self._is_trusted)
+        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            route = self.route.path if self.route else ""
+            now = asyncio.get_running_loop().time()
+            self.shared.problems.log(self.scope["method"], route, problem.reason, str(error), now=now)
+        return problem
 
     async def document(self) -> object:
         """Read the body as JSON of any shape."""

@@ -17,7 +17,6 @@ from msgspec import Meta
 
 from lcm.api.http.answers import NDJSON, Answer, Stream, json_answer
 from lcm.api.http.auth import TokenWatch
-from lcm.api.http.problems import public_problem
 from lcm.api.http.request import Request, epoch_header
 from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.api.routes.shapes import EventLine, EventPage, ObjectSeen, WatchLine, WatchQuery
@@ -175,7 +174,7 @@ async def _watch_lines(request: Request, kinds: list[type[Resource]], after: int
                 yield _encode_line(_watch_line(changes))
                 coming = asyncio.ensure_future(anext(watch))
         except LcmError as error:
-            yield _encode_line({"problem": public_problem(error)})
+            yield _encode_line({"problem": request.problem(error)})
         finally:
             coming.cancel()
             await asyncio.wait({coming})

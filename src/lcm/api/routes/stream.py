@@ -7,6 +7,7 @@ a snapshot of its own. Frames are made once, by `control.delivery.feed`.
 import asyncio
 import re
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
@@ -21,7 +22,7 @@ from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Verb
-from lcm.model.base.errors import Relist
+from lcm.model.base.errors import Later, Relist
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Part
 from lcm.model.kinds.session import LabletSession
@@ -134,21 +135,19 @@ async def _stream_frames(
             if snapshot:
                 async for lines in _read_snapshot(request.plane):
                     yield b"event: snapshot\ndata: %s\n\n" % _encode(lines)
-        after = at.revision
         try:
-            async for missed, after in feed.read_missed(wanted, at):  # noqa: B007 - the last one is where to join
-                if missed:
-                    yield missed
+            async with aclosing(feed.follow(wanted, at)) as following:
+                async for frames in following:
+                    if not vigil.is_valid():
+                        return
+                    if frames:
+                        yield frames
         except Relist:
             brought, at = "gone", None
             continue
-        break
-    subscriber = feed.subscribe(wanted, after=after)
-    try:
-        while (frames := await subscriber.take()) is not None and vigil.is_valid():
-            yield frames
-    finally:
-        feed.unsubscribe(wanted, subscriber)
+        except Later as error:
+            request.problem(error)  # not now: the client comes again, with the id that it has
+        return
 
 
 async def send_heartbeats(feed: Feed) -> None:

@@ -28,7 +28,10 @@ async def _readyz(request: Request) -> Answer:
 async def _metrics(request: Request) -> Answer:
     shared = request.shared
     revision, checks = await _check_readiness(shared)
-    return Answer(body=shared.meter.render(revision=revision, streams=shared.streams.total, checks=checks), media=MEDIA)
+    body = shared.meter.render(
+        revision=revision, streams=shared.streams.total, checks=checks, usage=shared.core.health.usage
+    )
+    return Answer(body=body, media=MEDIA)
 
 
 async def _openapi(request: Request) -> Answer:
@@ -47,7 +50,12 @@ async def _check_readiness(shared: RequestContext) -> tuple[int | None, dict[str
             revision = (await shared.core.store.scan("settings/", limit=1)).revision
     except (LcmError, TimeoutError):
         revision = None
-    return revision, {"store": revision is not None, "tokens": shared.tokens.caught_up, "events": shared.feed.caught_up}
+    return revision, {
+        "store": revision is not None,
+        "tokens": shared.tokens.caught_up,
+        "events": shared.feed.caught_up,
+        "writes": shared.core.health.is_writable,
+    }
 
 
 ROUTES: Final[tuple[Route, ...]] = (

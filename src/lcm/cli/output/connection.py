@@ -3,7 +3,7 @@
 Contexts are kubectl-style: an API's address and a token, in a file that only its owner can read. `LCM_URL` and
 `LCM_TOKEN` override the file, `LCM_CONTEXT` chooses from it.
 Exit codes: 0 done · 1 an error · 2 wrong usage · 3 not found · 4 conflict · 5 refused · 6 no answer, or not now ·
-7 timed out · 8 the awaited state can no longer be reached · 130 Ctrl-C.
+7 timed out · 8 the awaited state can no longer be reached · 9 the store went back · 130 Ctrl-C.
 """
 
 import asyncio

@@ -16,7 +16,9 @@ from lcm.model.base.errors import (
     LcmError,
     Refused,
     Relist,
+    StoreFull,
     Throttled,
+    WentBack,
 )
 
 
@@ -43,6 +45,8 @@ _EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (Forbidden, 5, "`lcm context list` shows which context you use; ask an administrator for a token with more rights"),
     (Invalid, 5, ""),
     (Refused, 5, ""),
+    (WentBack, 9, "“A store that goes back” in docs/operate.md says more"),
+    (StoreFull, 6, "its operator must make room: “A full store” in docs/operate.md"),
     (Throttled, 6, "wait a little, then repeat the command"),
     (Later, 6, "is the API running? `lcm up` starts one here; `lcm context list` shows which address is used"),
     (LcmError, 1, ""),

@@ -9,6 +9,7 @@ from lcm.cli.output.render import print_message
 from lcm.cli.server.up import Data, with_options
 from lcm.compose import process
 from lcm.compose.process import SERVE_PORT, ProcessPart
+from lcm.model.base.errors import Later
 from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.system import log
@@ -42,7 +43,15 @@ async def _serve_parts(settings: Settings, parts: list[ProcessPart]) -> None:
     if ProcessPart.ALL not in parts and ProcessPart.API not in parts:
         await _run_controllers(settings, parts, stop)
         return
-    async with process.serve(settings, parts) as running:
+    try:
+        await _run_api(settings, parts, stop)
+    except Later:
+        if not stop.is_set():  # who is told to stop while it waits for its store has not failed
+            raise
+
+
+async def _run_api(settings: Settings, parts: list[ProcessPart], stop: asyncio.Event) -> None:
+    async with process.serve(settings, parts, stop) as running:
         print_message(f"Serving at {running.url}. Ctrl-C stops it.")
         if not settings.oidc_issuer and not await running.tokens.list():
             print_message(

@@ -8,14 +8,15 @@ the last event it saw, which resumes without gap or duplicate on any replica.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import ExitStack
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from lcm.model.base.errors import Later, Relist
+from lcm.model.base.errors import Later, Relist, Unreachable
 from lcm.model.base.event import Event, decode_event
-from lcm.store.base import CommitEvents, EventReader, Store
+from lcm.store.base import EVENTS_KEY, CommitEvents, EventReader, Page, Store
 
 QUEUE_BYTES: Final = 1_000_000
 """How many bytes may wait for one subscriber before it is cut off."""
@@ -107,6 +108,8 @@ class Feed:
         self._store = store
         self._frame = frame
         self._groups: dict[Hashable, tuple[EventFilter, set[Subscriber]]] = {}
+        self._newest = 0
+        """The revision of the newest events; `revision` may be that of a later commit without events."""
         self.revision = 0
         self.caught_up = False
 
@@ -130,28 +133,29 @@ class Feed:
                 await asyncio.sleep(error.after.total_seconds())
             finally:
                 self.caught_up = False
-                for _, members in self._groups.values():
-                    for subscriber in members:
-                        subscriber.end()
-                self._groups.clear()
+                self._end_all()
 
-    async def read_missed(self, question: EventFilter, position: Position) -> AsyncIterator[tuple[bytes, int]]:
-        """Yield what was missed since a position, with its revision, until the live feed can take over.
+    async def follow(self, question: EventFilter, position: Position) -> AsyncGenerator[bytes]:
+        """Yield the events after a position that pass the filter: first what was missed, then what comes.
 
-        Then call `subscribe` after the last revision yielded, before anything else is awaited. Raises Relist when that
-        history is gone, or when this history never had that position.
+        Ends when the reader is too slow, or when the feed begins anew. Raises Relist when that history is gone, or
+        never had that position, and Later when the store does not answer now.
         """
+        await self._check_position(position)
         revision, place = position
-        if place == WHOLE_COMMIT and revision >= self.revision:
-            return
-        async with self._store.events(after=revision if place == WHOLE_COMMIT else revision - 1) as reader:
-            if place != WHOLE_COMMIT:
-                happened = await _read_revision(reader, revision)
-                yield self._encode_missed(happened, question, position), revision
-            while revision < self.revision:
-                happened = await anext(reader)
-                revision = happened.revision
-                yield self._encode_missed(happened, question, position), revision
+        with ExitStack() as joined:
+            async with self._store.events(after=revision if place == WHOLE_COMMIT else revision - 1) as reader:
+                if place != WHOLE_COMMIT:
+                    yield self._encode_missed(await _read_commit(reader, revision), question, position)
+                while revision < self._newest:
+                    happened = await _read_next(reader)
+                    revision = happened.revision
+                    yield self._encode_missed(happened, question, position)
+                # Join before the reader is closed: closing may suspend, and what is published meanwhile would be lost.
+                subscriber = self.subscribe(question, after=revision)
+                joined.callback(self.unsubscribe, question, subscriber)
+            while (frames := await subscriber.take()) is not None:
+                yield frames
 
     def subscribe(self, question: EventFilter, *, after: int) -> Subscriber:
         """Return a subscriber that receives every event above a revision that passes the filter."""
@@ -174,8 +178,10 @@ class Feed:
                 subscriber.put(frame, sys.maxsize)
 
     async def _read(self) -> None:
-        page = await self._store.scan("", limit=1)
-        self.revision = page.revision
+        page = await self._store.scan(EVENTS_KEY, limit=1)
+        # Whoever joined while nothing was read is ended as well: what was committed meanwhile is not published.
+        self._end_all()
+        self.revision, self._newest = page.revision, _newest_of(page)
         async with self._store.events(after=page.revision) as reader:
             self.caught_up = True
             async for happened in reader:
@@ -189,7 +195,16 @@ class Feed:
                 if question.wants(event):
                     for subscriber in members:
                         subscriber.put(frame, happened.revision)
-        self.revision = happened.revision
+        self.revision = self._newest = happened.revision
+
+    async def _check_position(self, position: Position) -> None:
+        """Raise Relist for a position after the present end of history. Another replica's feed may be ahead of ours."""
+        revision, place = position
+        if revision <= (self.revision if place == WHOLE_COMMIT else self._newest):
+            return
+        page = await self._store.scan(EVENTS_KEY, limit=1)
+        if revision > (page.revision if place == WHOLE_COMMIT else _newest_of(page)):
+            raise Relist(f"revision {revision} is not of this history; begin anew")
 
     def _encode_missed(self, happened: CommitEvents, question: EventFilter, position: Position) -> bytes:
         found = []
@@ -199,14 +214,30 @@ class Feed:
                 found.append(self._frame(event, at, self.epoch))
         return b"".join(found)
 
+    def _end_all(self) -> None:
+        for _, members in self._groups.values():
+            for subscriber in members:
+                subscriber.end()
+        self._groups.clear()
 
-async def _read_revision(reader: EventReader, revision: int) -> CommitEvents:
+
+def _newest_of(page: Page) -> int:
+    """Return the revision of the newest events, from a page of EVENTS_KEY."""
+    return page.entries[0].revision if page.entries else 0
+
+
+async def _read_commit(reader: EventReader, revision: int) -> CommitEvents:
     """Read the events of a revision that must have had some; Relist if it had none."""
-    try:
-        async with asyncio.timeout(_READ_SECONDS):
-            happened = await anext(reader)
-    except TimeoutError:
-        happened = None
-    if happened is None or happened.revision != revision:
+    happened = await _read_next(reader)
+    if happened.revision != revision:
         raise Relist(f"revision {revision} caused no events; begin anew")
     return happened
+
+
+async def _read_next(reader: EventReader) -> CommitEvents:
+    """Read events that are known to be there. Raise Unreachable when they do not come: the store is away, not they."""
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            return await anext(reader)
+    except TimeoutError as error:
+        raise Unreachable("the store does not deliver its events") from error

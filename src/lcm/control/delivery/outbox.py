@@ -20,6 +20,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
 from lcm.model.kinds.sink import Sink
 from lcm.store.base import LEASES_PREFIX, Entry, Lease, Store, deposed_error, scan_all
+from lcm.system.tasks import first_error
 
 LEASE: Final = "sink-delivery"
 LEASE_SECONDS: Final = 15
@@ -85,7 +86,7 @@ class Outbox:
             try:
                 await self._lead(await self._acquire_lease())
             except* (Deposed, Later, Relist) as errors:
-                _log.warning("delivery interrupted", error=str(_first_error(errors)))
+                _log.warning("delivery interrupted", error=str(first_error(errors)))
                 if not me.cancelling():
                     await asyncio.sleep(_PAUSE_SECONDS * (1 + self._chance()))
 
@@ -219,10 +220,3 @@ class _SinkDeliveries:
 
     def _run(self, sink: Sink) -> None:
         self._running[sink.metadata.name] = self._group.create_task(SinkDelivery(sink, self._context).run())
-
-
-def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -12,8 +12,9 @@ from typing import Any, Final
 import structlog
 
 from lcm.control.plane.protocol import Changes, ObjectChange, Plane, R, Ref, ref_of
-from lcm.model.base.errors import Later, LcmError, Relist, Stuck
+from lcm.model.base.errors import Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
+from lcm.store.base import went_back_error
 
 _FIRST_PAUSE: Final = timedelta(seconds=0.5)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
@@ -43,10 +44,15 @@ class Cache:
         self._last_error = ""
 
     async def run(self) -> None:
-        """List and follow, without end. An outage only makes the known state older."""
+        """List and follow, without end. An outage only makes the known state older.
+
+        Raises WentBack when the store is older than what is known.
+        """
         while True:
             try:
                 await self._follow(await self._list())
+            except WentBack:
+                raise
             except (Later, Relist, Stuck) as error:
                 await self._pause(error)
 
@@ -112,6 +118,8 @@ class Cache:
 
     async def _list_kind(self, kind: type[Any]) -> int:
         page = await self._plane.list(kind)
+        if page.revision < self._revision:
+            raise went_back_error(self._revision, page.revision)
         found: dict[Ref[Any], Resource] = {ref_of(item): item for item in page.items}
         while page.next is not None:
             page = await self._plane.list(kind, cursor=page.next)

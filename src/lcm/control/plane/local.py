@@ -37,6 +37,7 @@ from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Ext
 from lcm.control.telemetry import observations
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
+from lcm.control.upkeep.store_health import ALERT_PERCENT, StoreHealth
 from lcm.model.access.identity import SEES_ALL, Caller, Verb
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
@@ -87,6 +88,7 @@ class ControlPlane:
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
         sinks: SinkSettings = NO_SINKS,
+        store_alert_percent: int = ALERT_PERCENT,
     ) -> None:
         """Work on a store. `defaults` fill in the documents of each kind; `quota` is asked before creates.
 
@@ -97,7 +99,7 @@ class ControlPlane:
         booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
         use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
-        and which are always there.
+        and which are always there. `store_alert_percent` says how full the store may be before that is an alert.
         """
         self.store = store
         self.clock = clock
@@ -110,6 +112,8 @@ class ControlPlane:
         self.judgement = judgement
         self.library = LearningContext(artifacts, review)
         self._defaults = defaults
+        self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
+        """What is known about the store itself; somebody must run it."""
         self.promises: Promises | None = None
         """Promises slots to bookings; None when this control plane makes no promises."""
         if terms is not None:

@@ -57,7 +57,7 @@ class LocalOperations(PlaneOperations):
         return await reports.read_history(self._writer, ref, since)
 
     async def alerts(self) -> Sequence[Alert]:
-        return await alerts.list_alerts(self._core.store)
+        return [*await alerts.list_alerts(self._core.store), *self._core.health.unstored_alerts]
 
     async def raise_alert(self, ref: Ref[Any], complaint: AlertFinding) -> None:
         await alerts.raise_alert(self._writer, ref, complaint)

@@ -26,11 +26,13 @@ from lcm.model.base.errors import (
     NoRoom,
     Refused,
     Relist,
+    StoreFull,
     Stuck,
     Taken,
     Throttled,
     TooLarge,
     Unreachable,
+    WentBack,
 )
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import Slot
@@ -89,6 +91,7 @@ _ERROR_ROWS: Final = (
     _ErrorRow(Forbidden, "Forbidden", 403, "Not allowed"),
     _ErrorRow(NoRoom, "NoRoom", 409, "No room"),
     _ErrorRow(Throttled, "Throttled", 503, "Slow down"),
+    _ErrorRow(StoreFull, "StoreFull", 503, "The store is full"),
     _ErrorRow(Unreachable, "Unreachable", 503, "No answer from a part of the system"),
     _ErrorRow(Stuck, "Stuck", 500, "A person must help"),
     _ErrorRow(Later, "Later", 503, "Try again later"),
@@ -160,6 +163,8 @@ def _invalid_error(problem: Problem) -> LcmError:
 
 
 def _stuck_error(problem: Problem) -> LcmError:
+    if problem.stuck == WentBack.REASON:
+        return WentBack(problem.detail)
     return Stuck(problem.stuck or problem.reason, problem.detail)
 
 
@@ -192,6 +197,7 @@ _ERROR_MAKERS: Final[Mapping[str, Callable[[Problem], LcmError]]] = {
     "NoRoute": _stuck_error,
     "Later": _later_error_maker(Later),
     "Throttled": _later_error_maker(Throttled),
+    "StoreFull": _later_error_maker(StoreFull),
     "RateLimited": _later_error_maker(Throttled),
     "Unreachable": _later_error_maker(Unreachable),
     "RequestTimeout": _later_error_maker(Unreachable),

@@ -7,6 +7,7 @@ are kept in the store itself, so that history is compacted even if no process li
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ from lcm.control.objects.archive import archived_name_key, archived_prefix, arch
 from lcm.control.objects.records import CODEC, UIDS, Record, read_entry, removal_ops, with_revision
 from lcm.control.objects.writer import commit_ops
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Conflict, Later, TooLarge
+from lcm.model.base.errors import Conflict, Later, StoreFull, TooLarge
 from lcm.model.base.event import encode_event
 from lcm.model.base.resource import Count, Moment, Part
 from lcm.model.kinds.registry import KINDS
@@ -241,5 +242,6 @@ class Housekeeping:
                 samples=(*kept[1 - _MOST_SAMPLES :], RevisionSample(at=now, revision=page.revision)),
             )
             at = entry.revision if entry else ABSENT
-            await commit_ops(self._store, Put(SAMPLES_KEY, CODEC.encode(fresh), at=at))
+            with suppress(StoreFull):  # what makes room in a full store must not wait for a write
+                await commit_ops(self._store, Put(SAMPLES_KEY, CODEC.encode(fresh), at=at))
         return old[-1].revision if old else None

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from lcm.control.objects.writer import commit_ops
-from lcm.model.base.errors import Conflict, Deposed, Later
+from lcm.model.base.errors import Conflict, Deposed, Later, Stuck
 from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.registry import KINDS
 from lcm.store.base import ABSENT, LEASES_PREFIX, Lease, Put, Store, scan_all
@@ -121,7 +121,7 @@ class Presence:
             try:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     await self._store.release(self._lease)
-            except (Later, TimeoutError) as error:
+            except (Later, Stuck, TimeoutError) as error:
                 _log.warning("presence not released", process=self._process, error=str(error))
 
     async def _take(self) -> None:

@@ -21,11 +21,11 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Tenure
 from lcm.model.base.clock import Clock, Stopwatch
-from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
+from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
 from lcm.providers.protocols.permit import permit_scope
 from lcm.settings.load import Settings
-from lcm.system.tasks import cancel_and_wait, run_until_first_ends
+from lcm.system.tasks import cancel_and_wait, first_error, run_until_first_ends
 
 Lead = Callable[[Plane], Coroutine[Any, Any, None]]
 """The work of a leader. It gets a plane whose writes are fenced, and is cancelled when the term ends."""
@@ -97,6 +97,8 @@ class Election:
                 with suppress(TimeoutError):  # a missed notification must not block the lease for ever
                     async with asyncio.timeout(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance())):
                         await self._plane.wait_until_vacant(self._name)
+            except WentBack:
+                raise
             except (Later, Relist, Stuck) as error:
                 if str(error) != self._logged_error:
                     self._logged_error = told = str(error)
@@ -201,6 +203,8 @@ class _LeaderTerm:
 def _interruption(task: asyncio.Task[None]) -> BaseException | None:
     """Return the error that ended a term, or None. Errors that are no interruption are raised."""
     error = task.exception() if task.done() and not task.cancelled() else None
+    if isinstance(first := first_error(error), WentBack):
+        raise first
     if isinstance(error, BaseExceptionGroup):
         reasons, others = error.split(_INTERRUPTIONS)
         if others is not None:

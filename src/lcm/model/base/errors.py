@@ -14,8 +14,10 @@ LcmError
 │   └── NoRoom       it would not fit; another time, place or size may
 ├── Later         try again after `after`; nothing is known to be wrong with the request
 │   ├── Throttled    the other side asked us to slow down
-│   └── Unreachable  no answer: the effect may or may not have happened
+│   ├── Unreachable  no answer: the effect may or may not have happened
+│   └── StoreFull    the store takes no writes until somebody makes room
 └── Stuck         only a person can help; `reason` says with what
+    └── WentBack     the store is not the one that this process knows: end the process
 
 An `AssertionError` is our own bug. "No placement" is a value, not an error.
 """
@@ -23,6 +25,7 @@ An `AssertionError` is our own bug. "No placement" is a value, not an error.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 
 class LcmError(Exception):
@@ -126,12 +129,28 @@ class Unreachable(Later):
     """No answer came: a write may or may not have happened."""
 
 
+class StoreFull(Later):
+    """The store takes no writes until somebody makes room. Nothing was written."""
+
+    def __init__(self, message: str, *, after: timedelta = timedelta(seconds=10)) -> None:
+        super().__init__(message, after=after)
+
+
 class Stuck(LcmError):
     """Only a person can help."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class WentBack(Stuck):
+    """The store is not the one that this process knows, so all that it remembers may be wrong: it must end."""
+
+    REASON: ClassVar = "store-went-back"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.REASON, message)
 
 
 def to_fault(error: Exception, root: str, remedy: str = "") -> Fault:

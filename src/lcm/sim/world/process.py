@@ -27,7 +27,7 @@ from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualStopwatch
 from lcm.sim.world.environment import Environment
-from lcm.store.base import EVENTS_KEY, Cursor, Entry, EventReader, Fence, Lease, Op, Page, Put
+from lcm.store.base import EVENTS_KEY, Cursor, Entry, EventReader, Fence, Lease, Op, Page, Put, StoreUsage
 from lcm.store.hub import QueueWatch
 from lcm.store.memory import MemoryStore
 from lcm.system.tasks import run_until_first_ends
@@ -96,6 +96,12 @@ class StoreLink:
 
     def lease(self, name: str) -> Coroutine[Any, Any, Lease | None]:
         return self._if_connected(self._store.lease(name))
+
+    def probe(self) -> Coroutine[Any, Any, None]:
+        return self._if_connected(self._store.probe())
+
+    def usage(self) -> Coroutine[Any, Any, StoreUsage | None]:
+        return self._if_connected(self._store.usage())
 
     def compact(self, revision: int) -> Coroutine[Any, Any, None]:
         return self._if_connected(self._store.compact(revision))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Final, Self
 
-from lcm.model.base.errors import Fault, Gone, Invalid, Later, Relist, Stuck, TooLarge
+from lcm.model.base.errors import Fault, Gone, Invalid, Later, Relist, Stuck, TooLarge, WentBack
 from lcm.store.base import (
     ABSENT,
     EVENTS_KEY,
@@ -22,6 +22,7 @@ from lcm.store.base import (
     Op,
     Page,
     Put,
+    StoreUsage,
     check_commit,
     check_key,
     check_lease,
@@ -40,6 +41,7 @@ from lcm.store.etcd.transactions import (
     build_commit,
     build_read,
     build_state_reads,
+    build_write_probe,
     find_failure,
     nest_transaction,
     require_revision,
@@ -69,13 +71,17 @@ _MAX_PAGE_KEYS: Final = 500
 _PAGE_BYTES: Final = 4_000_000
 """A scan first requests few keys, and then as many as make about one answer of this size."""
 _MAX_TRIES: Final = 5
+DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
+"""How large a member may grow unless it was started with another `--quota-backend-bytes`."""
 
 
 class EtcdStore:
     """A store shared through an etcd cluster. Create it with `open`."""
 
-    def __init__(self, wire: EtcdClient, root: str, *, backlog: int) -> None:
+    def __init__(self, wire: EtcdClient, root: str, *, backlog: int, quota_bytes: int) -> None:
         self._client = wire
+        wire.on_went_back = self._fail_watches
+        self._quota_bytes = quota_bytes
         self._keys = EtcdKeys(root)
         self._backlog = backlog
         self._epoch = ""
@@ -94,14 +100,18 @@ class EtcdStore:
         backlog: int = BACKLOG,
         call_seconds: float = CALL_SECONDS,
         interrupted_load: bool = False,
+        quota_bytes: int = DEFAULT_QUOTA_BYTES,
     ) -> Self:
-        """Connect. After an interrupted restore raises Stuck, unless `interrupted_load` says that `load` follows."""
+        """Connect. `quota_bytes` is how large etcd may grow, which it does not tell.
+
+        After an interrupted restore raises Stuck, unless `interrupted_load` says that `load` follows.
+        """
         if not endpoints:
             raise Invalid(Fault("endpoints", "there are none", "name at least one as HOST:PORT"))
         wire = EtcdClient(endpoints, tls=tls, user=user, password=password, call_seconds=call_seconds)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(wire.close)
-            store = cls(wire, root, backlog=backlog)
+            store = cls(wire, root, backlog=backlog, quota_bytes=quota_bytes)
             if user:
                 await wire.sign_in()
             await store._init_epoch(interrupted_load=interrupted_load)
@@ -214,6 +224,12 @@ class EtcdStore:
             present = await self._client.call_with_retry(RANGE, rpc.RangeRequest(key=self._keys.encode_key(EPOCH_KEY)))
             await compact_history(self._client, present.header.revision)
 
+    async def probe(self) -> None:
+        await self._client.call_once(TXN, build_write_probe(self._keys))
+
+    async def usage(self) -> StoreUsage | None:
+        return await self._client.read_usage(self._quota_bytes)
+
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
         fresh = await collect_puts(entries)
         loading = EtcdRestore(self._client, self._keys)
@@ -230,6 +246,11 @@ class EtcdStore:
         for watch in tuple(self._watches):
             await watch.end(Relist(CLOSED))
         await self._client.close()
+
+    def _fail_watches(self, error: WentBack) -> None:
+        """End every watch at once: whoever watches through us must learn it before this process ends."""
+        for watch in tuple(self._watches):
+            watch.fail(error)
 
     async def _init_epoch(self, *, interrupted_load: bool) -> None:
         key = self._keys.encode_key(EPOCH_KEY)

@@ -56,6 +56,18 @@ def build_commit(keys: EtcdKeys, ops: Sequence[Op], events: Sequence[bytes], fen
     return txn
 
 
+def build_write_probe(keys: EtcdKeys) -> Message:
+    """Return a write whose precondition never holds.
+
+    etcd checks its quota and asks the majority for it as for any other, but nothing changes and no revision is used.
+    """
+    txn = rpc.TxnRequest()
+    key = keys.encode_key(_UNWRITTEN_KEY)
+    require_created(txn, key, 1)
+    add_put(txn, key, b"")
+    return txn
+
+
 def build_read(keys: EtcdKeys, request: Message) -> Message:
     """Return a read as a transaction, so that nobody reads a half-restored state."""
     txn = rpc.TxnRequest()

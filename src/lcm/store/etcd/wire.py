@@ -17,7 +17,18 @@ import structlog
 from aetcd import rpc as _rpc
 from grpc import StatusCode
 
-from lcm.model.base.errors import Gone, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
+from lcm.model.base.errors import (
+    Gone,
+    LcmError,
+    Relist,
+    StoreFull,
+    Stuck,
+    Throttled,
+    TooLarge,
+    Unreachable,
+    WentBack,
+)
+from lcm.store.base import StoreUsage, went_back_error
 from lcm.store.hub import CLOSED
 
 rpc: Final[Any] = _rpc
@@ -53,6 +64,7 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", int(MAX_BACKOFF_SECONDS * 1000)),
 )
 
+_ORDERED_REQUESTS: Final = (rpc.RangeRequest, rpc.TxnRequest)
 _SIGN_IN_CODES: Final = {StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED}
 
 log = structlog.get_logger(__name__)
@@ -96,7 +108,7 @@ _STATUS_ERRORS: Final[Sequence[tuple[StatusCode, str, Callable[[str], LcmError]]
     (StatusCode.OUT_OF_RANGE, "future revision", FutureRevision),
     (StatusCode.OUT_OF_RANGE, "", TooLarge),
     (StatusCode.NOT_FOUND, "", Gone),
-    (StatusCode.RESOURCE_EXHAUSTED, "space exceeded", _stuck_error("etcd-full")),
+    (StatusCode.RESOURCE_EXHAUSTED, "space exceeded", lambda text: StoreFull(f"etcd takes no writes: {text}")),
     (StatusCode.RESOURCE_EXHAUSTED, "larger than max", TooLarge),
     (StatusCode.RESOURCE_EXHAUSTED, "", Throttled),
     (StatusCode.UNAUTHENTICATED, "", lambda text: StaleToken("etcd-sign-in", text)),
@@ -177,6 +189,10 @@ class EtcdClient:
         self._peer = self._peers[0]
         self._healthy = self._failing = False
         self._last_failure = "never connected"
+        self._revision = 0
+        self._went_back: WentBack | None = None
+        self.on_went_back: Callable[[WentBack], None] = lambda _: None
+        """Called once when the store is found to be older than it was."""
         self._seconds = call_seconds
         # A member that hangs must leave time to try another.
         self._attempt_seconds = call_seconds if len(self._peers) == 1 else call_seconds / 2
@@ -250,6 +266,14 @@ class EtcdClient:
             else:
                 self._metadata = (("token", answer.token),)
 
+    async def read_usage(self, limit_bytes: int) -> StoreUsage | None:
+        """Return the room that the fullest member takes; None when no member says."""
+        answers = await asyncio.gather(*map(self._read_status, self._peers))
+        fullest = max((one for one in answers if one is not None), key=attrgetter("dbSize"), default=None)
+        if fullest is None:
+            return None
+        return StoreUsage(fullest.dbSize, limit_bytes, fullest.dbSize - (fullest.dbSizeInUse or fullest.dbSize))
+
     async def close(self) -> None:
         self._closed, self._healthy, self._last_failure = True, False, CLOSED
         if self._connecting is not None:
@@ -259,12 +283,28 @@ class EtcdClient:
             await peer.channel.close(None)
 
     async def _call(self, method: Callable[..., Any], request: Message, seconds: float) -> Message:
-        metadata = self._metadata
+        metadata, known = self._metadata, self._revision
         try:
-            return await self._invoke(method, request, seconds, metadata)
+            answer = await self._invoke(method, request, seconds, metadata)
         except StaleToken:
             await self.sign_in(metadata)
-        return await self._invoke(method, request, seconds, self._metadata)
+            answer = await self._invoke(method, request, seconds, self._metadata)
+        if isinstance(request, _ORDERED_REQUESTS):
+            self._check_revision(known, answer.header.revision)
+        return answer
+
+    def _check_revision(self, known: int, found: int) -> None:
+        """Raise WentBack, now and for every later call, when an answer is older than one that came before its request.
+
+        Only for requests that all members answer in one order; a status or a watch may come from a member that lags.
+        """
+        self._revision = max(self._revision, found)
+        if found < known:
+            self._healthy = False
+            if self._went_back is None:
+                self._went_back = went_back_error(known, found)
+                self.on_went_back(self._went_back)
+            raise self._went_back
 
     async def _invoke(
         self, method: Callable[..., Any], request: Message, seconds: float, metadata: Sequence[tuple[str, str]]
@@ -280,6 +320,8 @@ class EtcdClient:
             raise
 
     async def _get_healthy_peer(self, until: float) -> EtcdPeer:
+        if self._went_back is not None:
+            raise self._went_back
         self._healthy = self._healthy and self._peer.is_connected
         while not self._healthy:
             if self._closed or self._now() >= until:
@@ -301,6 +343,12 @@ class EtcdClient:
                     self._failing = False
                     return
             await asyncio.sleep(backoff_seconds(attempt))
+
+    async def _read_status(self, peer: EtcdPeer) -> Message | None:
+        try:
+            return await peer.status(rpc.StatusRequest(), timeout=PROBE_SECONDS, metadata=self._metadata)
+        except grpc.aio.AioRpcError:
+            return None
 
     async def _probe(self, peer: EtcdPeer) -> bool:
         try:

@@ -25,6 +25,7 @@ from lcm.store.base import (
     Op,
     Page,
     Put,
+    StoreUsage,
     check_commit,
     check_key,
     check_lease,
@@ -33,7 +34,7 @@ from lcm.store.base import (
     key_range,
 )
 from lcm.store.hub import BACKLOG, Hub, QueueWatch
-from lcm.store.sqlite.file import open_file, translate_error
+from lcm.store.sqlite.file import check_disk, open_file, read_usage, translate_error
 from lcm.store.sqlite.log import CommitLog, HistoryBreak, LogUpdate
 from lcm.store.sqlite.rows import read_history, read_lease, read_newest, read_page
 from lcm.store.sqlite.threads import JobThread, ReadHandler, WriteHandler
@@ -107,6 +108,7 @@ class SqliteStore:
     ) -> None:
         self._recent = RecentEntries() if alone else None
         self._epoch = log.epoch
+        self._path = path
         self._log = log
         self._connection = reading
         self._stopwatch = stopwatch
@@ -188,6 +190,13 @@ class SqliteStore:
         start: int | None = 0
         while start is not None:
             start = await self._writer.submit(partial(self._log.sweep, start, revision))
+
+    async def probe(self) -> None:
+        await self._writer.submit(self._log.probe)
+        await asyncio.to_thread(check_disk, self._path)
+
+    async def usage(self) -> StoreUsage | None:
+        return await asyncio.to_thread(read_usage, self._path)
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
         puts = await collect_puts(entries)

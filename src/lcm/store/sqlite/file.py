@@ -5,19 +5,22 @@ SQLite: closing a descriptor of our own would drop the locks that another connec
 """
 
 import os
+import shutil
 import sqlite3
 import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
-from lcm.model.base.errors import Later, LcmError, Stuck, Unreachable
+from lcm.model.base.errors import LcmError, StoreFull, Stuck, Unreachable, WentBack
+from lcm.store.base import MAX_BYTES, StoreUsage
 from lcm.store.sqlite.rows import snapshot
 
 APPLICATION_ID: Final = 1279479123
 SCHEMA_VERSION: Final = 1
 BUSY_SECONDS: Final = 10
 
+_LEAST_FREE_BYTES: Final = 4 * MAX_BYTES
 _RETRY_SECONDS: Final = 0.001
 _never_set = threading.Event()
 
@@ -70,7 +73,7 @@ def translate_error(error: sqlite3.Error, path: Path) -> LcmError | sqlite3.Erro
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     found: LcmError
     if code == sqlite3.SQLITE_FULL:
-        found = Later(f"{path}: nothing was written, the disk is full; make room on it")
+        found = StoreFull(f"{path}: nothing was written, the disk is full; make room on it")
     elif code in _ERROR_MEANINGS:
         reason, words = _ERROR_MEANINGS[code]
         message = f"{path}: {words} ({error})"
@@ -79,6 +82,42 @@ def translate_error(error: sqlite3.Error, path: Path) -> LcmError | sqlite3.Erro
         return error
     found.__cause__ = error
     return found
+
+
+def read_usage(path: Path) -> StoreUsage:
+    """Return how much room the file takes, and how much it and the rest of its disk have together."""
+    used = sum(one.stat().st_size for one in (path, Path(f"{path}-wal")) if one.exists())
+    return StoreUsage(used, used + shutil.disk_usage(path.parent).free)
+
+
+def check_disk(path: Path) -> None:
+    """Raise StoreFull when not even a few commits would fit any more: a small write may still find room in the file."""
+    free = shutil.disk_usage(path.parent).free
+    if free < _LEAST_FREE_BYTES:
+        raise StoreFull(f"{path}: its disk has {free} bytes left; make room on it")
+
+
+class FileIdentity:
+    """Which file the path meant when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = self._read()
+
+    def check(self) -> None:
+        """Raise WentBack when the path means another file by now: what we write would be in none that anybody has."""
+        if self._read() != self._known:
+            raise WentBack(
+                f"{self._path} was replaced or removed while this process used it, so this process ends. If that was on"
+                " purpose, remove what is left of the old file (-wal, -shm) and start every process again"
+            )
+
+    def _read(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:

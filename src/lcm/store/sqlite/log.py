@@ -28,6 +28,7 @@ from lcm.store.base import (
     deposed_error,
     held_leases_error,
     pack_events,
+    went_back_error,
 )
 from lcm.store.hub import TOO_SLOW
 from lcm.store.sqlite.file import BUSY_SECONDS, execute_with_retry
@@ -171,6 +172,10 @@ class CommitLog:
         self._connection.execute(_SWEEP, (start, stretch, limit))
         return int(stretch) + 1
 
+    def probe(self) -> None:
+        """Write what stands there already."""
+        self._connection.execute("UPDATE meta SET epoch = epoch")
+
     def load(self, puts: Sequence[Put], epoch: str) -> int:
         if held := read_leases(self._connection, self._stopwatch, held=True):
             raise held_leases_error(lease.name for lease in held)
@@ -193,6 +198,8 @@ class CommitLog:
         if version == self._version:
             return
         meta = read_meta(self._connection)
+        if meta.epoch == self.epoch and meta.revision < self.revision:
+            raise went_back_error(self.revision, meta.revision)
         if meta.epoch != self.epoch:
             self._break_history(_restore_break(meta.revision, meta.epoch))
         elif meta.compacted > self.revision:

@@ -14,9 +14,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from lcm.model.base.errors import LcmError, Stuck, Unreachable
+from lcm.model.base.errors import LcmError, Stuck, Unreachable, WentBack
 from lcm.store.hub import CLOSED
-from lcm.store.sqlite.file import translate_error
+from lcm.store.sqlite.file import FileIdentity, translate_error
 from lcm.store.sqlite.log import CommitLog, HistoryBreak, LogUpdate
 
 T = TypeVar("T")
@@ -183,6 +183,7 @@ class WriteHandler:
     def __init__(self, log: CommitLog, path: Path, watched: Callable[[], bool]) -> None:
         self._log = log
         self._path = path
+        self._file = FileIdentity(path)
         self._watched = watched
         self._waited = 0.0
 
@@ -202,13 +203,14 @@ class WriteHandler:
 
     def _transact(self, jobs: Sequence[Job]) -> Delivery:
         try:
+            self._file.check()
             self._log.begin()
             self._log.end_expired_leases()
             answers = [_run_call(job) for job in jobs]
             self._log.end()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, WentBack) as error:
             self._log.abandon()
-            answers = [(future, None, translate_error(error, self._path)) for _, future in jobs]
+            answers = [(future, None, self._meaning(error)) for _, future in jobs]
         return self._log.take_updates(), answers
 
     def _poll_others(self) -> Iterator[Delivery]:
@@ -216,19 +218,23 @@ class WriteHandler:
             self._log.poll_others()
             if self._waited >= UNWATCHED_SECONDS:
                 self._waited = 0.0
+                self._file.check()
                 if self._log.has_expired_leases():
                     self._log.begin()
                     self._log.end_expired_leases()
                     self._log.end()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, WentBack) as error:
             self._log.abandon()
-            meaning = translate_error(error, self._path)
+            meaning = self._meaning(error)
             if not isinstance(meaning, LcmError):
                 raise
             if isinstance(meaning, Stuck):
                 yield [HistoryBreak(self._log.revision, self._log.epoch, meaning)], ()
         if news := self._log.take_updates():
             yield news, ()
+
+    def _meaning(self, error: sqlite3.Error | WentBack) -> LcmError | sqlite3.Error:
+        return translate_error(error, self._path) if isinstance(error, sqlite3.Error) else error
 
 
 def _run_call(job: Job) -> JobResult:
