@@ -30,6 +30,7 @@ from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
 from lcm.control.objects.records import Record, key_of
 from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.steps import is_removable, require_actor, take_step
+from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
@@ -87,6 +88,7 @@ class ControlPlane:
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
         sinks: SinkSettings = NO_SINKS,
+        quota_bytes: int = DEFAULT_QUOTA_BYTES,
     ) -> None:
         """Work on a store. `defaults` fill in the documents of each kind; `quota` is asked before creates.
 
@@ -97,7 +99,7 @@ class ControlPlane:
         booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
         use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
-        and which are always there.
+        and which are always there. `quota_bytes` is what the lab files of one author may hold.
         """
         self.store = store
         self.clock = clock
@@ -108,7 +110,7 @@ class ControlPlane:
         self.record_ids = record_ids
         self.fleet = fleet
         self.judgement = judgement
-        self.library = LearningContext(artifacts, review)
+        self.library = LearningContext(artifacts, review, quota_bytes)
         self._defaults = defaults
         self.promises: Promises | None = None
         """Promises slots to bookings; None when this control plane makes no promises."""
