@@ -49,7 +49,7 @@ VENDORS = {
         "control/access/oidc_keys.py",
     },
     "httpcore": {"providers/local/outbound.py"},
-    "uvicorn": {"system/serving.py"},
+    "uvicorn": {"system/connection.py", "system/serving.py"},
     "cryptography": {"sim/cml/rest/app.py", "control/access/oidc_keys.py", "providers/local/sealed.py"},
     "icalendar": {"sim/plan/reading_ics.py"},
     "joserfc": {"control/access/oidc"},

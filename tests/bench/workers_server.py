@@ -17,6 +17,7 @@ from lcm.sim.cml.rest.app import CmlFleet, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system import log, serving
 from lcm.system.clock import SystemClock
+from lcm.system.tls import make_tls
 
 NODES = 5
 """What CML runs without a licence."""
@@ -42,7 +43,7 @@ async def main(count: int) -> None:
     listening = serving.listen(LOOPBACK, 0)
     app = fleet(count)
     print(json.dumps([listening.getsockname()[1], certificate.certificate.decode()]), flush=True)
-    await serving.serve(app, listening, certificate, asyncio.Event())
+    await serving.serve(app, listening, make_tls(certificate), asyncio.Event())
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from lcm.control.delivery.sinks import NO_SINKS, SinkSettings
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane
+from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
@@ -86,6 +87,7 @@ class Desk:
         house: SinkSettings = NO_SINKS,
         verifier: Verifier | None = None,
         plans: Planner | None = None,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         self.store = store
         self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys(), sinks=house)
@@ -98,6 +100,7 @@ class Desk:
             routes=routes,
             verifier=verifier,
             plans=plans or OnePlan(),
+            proxies=proxies or TrustedProxies(),
         )
         self.secrets = {"service": KEY}
         self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk")
@@ -149,6 +152,7 @@ async def opened(
     house: SinkSettings = NO_SINKS,
     verifier: Verifier | None = None,
     plans: Planner | None = None,
+    proxies: TrustedProxies | None = None,
 ) -> AsyncIterator[Desk]:
     """Open a desk with no objects behind it."""
     given = store or MemoryStore()
@@ -161,6 +165,7 @@ async def opened(
         house=house,
         verifier=verifier,
         plans=plans,
+        proxies=proxies,
     )
     await desk.start()
     try:

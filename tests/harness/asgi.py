@@ -33,6 +33,7 @@ class AsgiTransport(httpx.AsyncBaseTransport):
         context: Context | None = None,
         extensions: Mapping[str, object] | None = None,
         refusal: type[Exception] | None = None,
+        address: str = "in-memory",
     ) -> None:
         """Serve in a context, such as a host's; without one, requests are handled on the host of their client.
 
@@ -42,6 +43,7 @@ class AsgiTransport(httpx.AsyncBaseTransport):
         self._context = context
         self._extensions = dict(extensions or {})
         self._refusal = refusal
+        self._address = address
         self._handling: set[asyncio.Task[None]] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -67,7 +69,7 @@ class AsgiTransport(httpx.AsyncBaseTransport):
             "raw_path": request.url.raw_path.partition(b"?")[0],
             "query_string": request.url.query,
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
-            "client": ("in-memory", 0),
+            "client": (self._address, 0),
             "extensions": self._extensions,
         }
         await self._app(scope, exchange.receive, exchange.send)

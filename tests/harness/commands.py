@@ -178,6 +178,7 @@ OURS = {
     "ARTIFACTS_FILE_DIRS": Set("/srv/labs,/srv/more-labs", "/srv/labs,/srv/more-labs"),
     "ARTIFACTS_S3_BUCKET": Set("our-artifacts", "our-artifacts"),
     "ARTIFACTS_S3_PREFIX": Set("lcm/", "lcm/"),
+    "ARTIFACTS_AUTHOR_MB": Set("50", "50"),
     "ARTIFACTS_RETENTION_DAYS": Set("7", "7"),
     "ARTIFACTS_S3_ENDPOINT": Set("https://minio.example.org:9000", "https://minio.example.org:9000"),
     "ARTIFACTS_S3_ALLOWED": Set("labs,shared/labs/", "labs,shared/labs/"),
@@ -189,6 +190,10 @@ OURS = {
     "LCM_REQUESTS_PER_SECOND": Set("50", "50"),
     "LCM_REQUEST_BURST": Set("60", "60"),
     "LCM_MAX_CONNECTIONS": Set("500", "500"),
+    "LCM_CONNECTIONS_PER_ADDRESS": Set("50", "50"),
+    "LCM_TRUSTED_PROXIES": Set("10.0.0.0/8,fd00::/8", "10.0.0.0/8,fd00::/8"),
+    "LCM_CLEARTEXT_ALLOWED": Set("yes", "true"),
+    "LCM_BODIES_BYTES": Set("64000000", "64000000"),
     "LCM_BODY_BYTES": Set("2000000", "2000000"),
     "LCM_APPLY_BYTES": Set("3000000", "3000000"),
     "WEBHOOK_NETWORKS": Set("10.0.0.0/8,fd00::/8", "10.0.0.0/8,fd00::/8"),
@@ -220,7 +225,15 @@ OURS = {
     "LCM_STORE_ALERT_PERCENT": Set("70", "70"),
 }
 NAMED = FIRST_PLAN | WORKER_CONTROLLER | ALLOCATOR | MISSION | OURS
-FILES = ("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE", "PRICE_BOOK")
+FILES = (
+    "LCM_TLS_CERT_FILE",
+    "LCM_TLS_KEY_FILE",
+    "LCM_CA_FILE",
+    "ETCD_CA_FILE",
+    "ETCD_CERT_FILE",
+    "ETCD_KEY_FILE",
+    "PRICE_BOOK",
+)
 """Variables whose values are files that must exist."""
 
 

@@ -18,7 +18,7 @@ import structlog
 
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
-from lcm.compose.outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources
+from lcm.compose.outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources, simulated_ports
 from lcm.compose.plan_jobs import PlanJobs
 from lcm.control.access.tokens import Tokens
 from lcm.control.booking.step_records import FleetSettings
@@ -30,30 +30,36 @@ from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.control.upkeep.installation import Presence, read_installation_id
 from lcm.controllers.runtime.settings import terms_of
+from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import Role
 from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Refused
+from lcm.model.base.errors import Invalid, Refused
 from lcm.model.money.licences import token_id
 from lcm.model.telemetry.learning import ReviewPolicy
 from lcm.providers.local.outbound import Outbound
 from lcm.providers.local.sealed import InstalledKeys
+from lcm.providers.protocols.artifacts import Artifacts
 from lcm.providers.protocols.secrets import SecretSources
-from lcm.settings.checks import read_prices
+from lcm.settings.checks import find_cleartext_api, read_prices
 from lcm.settings.documents import LICENSE_TOKEN, document_defaults
 from lcm.settings.load import Settings
 from lcm.store.base import Store
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system import serving
-from lcm.system.clock import SystemClock, new_epoch, new_id, random_fraction
+from lcm.system.clock import SystemClock, new_epoch, new_id, open_file_limit, random_fraction
+from lcm.system.connection import ConnectionLimits
 from lcm.system.data_folder import STORE_FILE
 from lcm.system.tasks import Supervisor
+from lcm.system.tls import CertificateFiles
 
 if TYPE_CHECKING:
     from lcm.control.access.oidc import Verifier
     from lcm.store.etcd.wire import EtcdTls
 
 
+_MOST_RESERVED_FILES: Final = 1_000
+_MB: Final = 1_000_000
 _log: Final = structlog.get_logger()
 
 
@@ -97,6 +103,7 @@ async def run_api(
     clock, process = SystemClock(), process_name()
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
+        tls = await asyncio.to_thread(_tls_files, settings)
         listening = undo.enter_context(_listen(settings, usual_port))
         presence = Presence(store, process)
         await presence.begin()
@@ -123,6 +130,7 @@ async def run_api(
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
             sinks=sinks,
             store_alert_percent=settings.store_alert_percent,
+            quota_bytes=settings.artifacts_author_mb * _MB,
         )
         outbound = Outbound(sinks.reach)
         undo.push_async_callback(outbound.close)
@@ -131,10 +139,13 @@ async def run_api(
         parts.start("presence", presence.keep())
         assert control.promises is not None, "it was made with terms"
         parts.start("calendar", control.promises.calendar.run())
-        parts.start("housekeeping", _housekeeping(settings, store, clock).run())
+        parts.start("housekeeping", _housekeeping(settings, store, clock, artifacts).run())
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
-        app = Api(control, tokens, clock=clock, limits=_limits(settings), verifier=verifier, plans=plans)
+        proxies = TrustedProxies(parse_networks(settings.trusted_proxies))
+        app = Api(
+            control, tokens, clock=clock, limits=_limits(settings), verifier=verifier, plans=plans, proxies=proxies
+        )
         parts.start("event feed", app.run())
         called = await read_installation_id(store, new_id)
         outbox = Outbox(
@@ -150,18 +161,25 @@ async def run_api(
         if alone:
             await release_stale_lease(store, DELIVERY)
         parts.start("outbox", outbox.run())
-        await undo.enter_async_context(_serve_requests(app, listening, parts, settings.max_connections))
-        url = _local_url(settings.host, listening)
+        await undo.enter_async_context(
+            _serve_requests(app, listening, parts, tls, connection_limits(settings, proxies))
+        )
+        url = _local_url(settings.host, listening, "https" if tls else "http")
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
         yield RunningApi(url, store, control, tokens, parts, secrets, process, called)
     _log.info("stopped", process=process)
 
 
 @asynccontextmanager
-async def _serve_requests(app: Api, listening: socket.socket, parts: Supervisor, most: int) -> AsyncIterator[None]:
+async def _serve_requests(
+    app: Api, listening: socket.socket, parts: Supervisor, tls: CertificateFiles | None, limits: ConnectionLimits
+) -> AsyncIterator[None]:
     """Serve; at the end let requests finish before anything they use is closed."""
     stop = asyncio.Event()
-    serving_it = parts.start("api", serving.serve(app, listening, None, stop, most_connections=most))
+    context = tls.context if tls else None
+    serving_it = parts.start("api", serving.serve(app, listening, context, stop, limits=limits))
+    if tls:
+        parts.start("certificate", tls.follow())
     try:
         yield
     finally:
@@ -183,13 +201,14 @@ def _idle_criteria(settings: Settings) -> IdleCriteria:
     )
 
 
-def _housekeeping(settings: Settings, store: Store, clock: Clock) -> Housekeeping:
+def _housekeeping(settings: Settings, store: Store, clock: Clock, artifacts: Artifacts) -> Housekeeping:
     return Housekeeping(
         store,
         clock=clock,
         audit_kept=timedelta(days=settings.audit_retention_days),
         linger=timedelta(hours=settings.session_linger_hours),
         archived=timedelta(days=settings.session_archive_days),
+        artifacts=artifacts,
     )
 
 
@@ -225,6 +244,28 @@ def make_verifier(settings: Settings) -> "Verifier | None":
     return Verifier(trust, fetch=HttpFetch(), clock=SystemClock())
 
 
+def connection_limits(settings: Settings, proxies: TrustedProxies) -> ConnectionLimits:
+    """Return how many connections there may be, in all and from one address.
+
+    They leave enough of the files that the process may open to everything else it does.
+    """
+    files = open_file_limit()
+    ports = simulated_ports() if settings.cloud == SIMULATED else 0
+    most = min(settings.max_connections, files - ports - min(_MOST_RESERVED_FILES, files // 4))
+    return ConnectionLimits(
+        most=most, per_address=min(settings.connections_per_address, most // 2), is_proxy=proxies.trusts
+    )
+
+
+def _tls_files(settings: Settings) -> CertificateFiles | None:
+    """Read the API's certificate; None without one. Raise Invalid where tokens would cross a network unencrypted."""
+    if fault := find_cleartext_api(settings):
+        raise Invalid(fault)
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return CertificateFiles(settings.tls_cert_file, settings.tls_key_file)
+
+
 def _listen(settings: Settings, usual_port: int) -> socket.socket:
     port = usual_port if settings.port is None else settings.port
     try:
@@ -245,13 +286,14 @@ def _limits(settings: Settings) -> ApiLimits:
         apply_bytes=settings.apply_bytes,
         requests_per_second=settings.requests_per_second,
         burst=settings.request_burst,
+        bodies_bytes=settings.bodies_bytes,
     )
 
 
-def _local_url(host: str, listening: socket.socket) -> str:
+def _local_url(host: str, listening: socket.socket, scheme: str) -> str:
     """Return the URL at which this machine reaches it; a wildcard host becomes the loopback address."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - a comparison
-    return f"http://{serving.url_host(here)}:{listening.getsockname()[1]}"
+    return f"{scheme}://{serving.url_host(here)}:{listening.getsockname()[1]}"
 
 
 def process_name() -> str:

@@ -102,6 +102,11 @@ class Providers:
     """The simulated account, if the cloud is simulated."""
 
 
+def simulated_ports() -> int:
+    """Return how many ports of simulated machines are open at most: each is a file of this process."""
+    return min(MOST_PORTS, open_file_limit() // 2)
+
+
 @asynccontextmanager
 async def open_simulated(
     settings: Settings, parts: Supervisor, *, owner: str, speed: float = 1.0, file: Path | None = None
@@ -118,7 +123,7 @@ async def open_simulated(
         _log.warning("simulated cloud ends with this process")
     hosts = SimHosts(fleet.cloud)
     parts.start("simulated cloud", fleet.run())
-    parts.start("simulated ports", PattyServer(fleet, most=min(MOST_PORTS, open_file_limit() // 2)).run())
+    parts.start("simulated ports", PattyServer(fleet, most=simulated_ports()).run())
     async with artifact_store(settings) as artifacts:
         try:
             yield Providers(fleet.cloud, hosts, artifacts, speed, fleet)

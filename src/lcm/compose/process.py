@@ -37,11 +37,13 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid, Later, Refused
 from lcm.providers.local.sealed import InstalledKeys, ensure_keys
 from lcm.providers.protocols.secrets import SecretSources
+from lcm.settings.checks import find_cleartext_client
 from lcm.settings.load import Settings
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, new_seal_key, raise_file_limit, random_fraction
 from lcm.system.data_folder import claim_folder
 from lcm.system.tasks import Supervisor, run_until_first_ends
+from lcm.system.tls import trusted_authority
 
 SERVE_PORT: Final = 8030
 UP_PORT: Final = 8080
@@ -213,6 +215,8 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
     _check_parts(asked)
     settings, process = _with_default_cloud(settings, AWS), process_name()
     key = service_key(settings)
+    if fault := find_cleartext_client(settings):
+        raise Invalid(fault)
     async with AsyncExitStack() as undo:
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
         secrets = await undo.enter_async_context(secret_sources(settings, keys, simulated_secrets(settings)))
@@ -237,7 +241,8 @@ async def _read_installation_id(settings: Settings, key: Secret) -> str:
     from lcm.control.plane.transport import ApiConnection  # noqa: PLC0415 - likewise
     from lcm.control.plane.transport import ClientTimeouts as Patience  # noqa: PLC0415 - likewise
 
-    line = ApiConnection(settings.control_plane_api_url, key, actor="", limits=Patience(), trust=None, transport=None)
+    url, trust = settings.control_plane_api_url, trusted_authority(settings.ca_file)
+    line = ApiConnection(url, key, actor="", limits=Patience(), trust=trust, transport=None)
     try:
         return await fetch_installation_id(line, random_fraction)
     finally:
@@ -248,8 +253,8 @@ async def _run_remotely(controller: Controller, around: ControllerContext, key: 
     """Run a controller on the plane of another process."""
     from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - likewise
 
-    url = around.settings.control_plane_api_url
-    async with HttpPlane.open(url, key, actor=controller.part, caller=controller.caller) as plane:
+    url, trust = around.settings.control_plane_api_url, trusted_authority(around.settings.ca_file)
+    async with HttpPlane.open(url, key, actor=controller.part, caller=controller.caller, trust=trust) as plane:
         await controller.run(plane, around)
 
 

@@ -4,11 +4,13 @@ Called by `settings.load`; `compose.api` reads the prices too.
 """
 
 import tomllib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
+from lcm.model.access.address import is_loopback
 from lcm.model.access.identity import find_token_problem
 from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base.errors import Fault, Invalid
@@ -51,7 +53,7 @@ def find_contradictions(settings: Settings, faulty: Collection[str]) -> Iterator
 
 
 def find_warnings(settings: Settings) -> Iterator[Fault]:
-    """Yield what has no effect as it is set, which may be a mistake."""
+    """Yield what has no effect as it is set, which may be a mistake, and what a start that needs it would refuse."""
     if settings.ec2_vpc_id and not settings.ec2_subnet_id:
         remedy = "set EC2_SUBNET_ID to a subnet of it, or unset it for the default VPC"
         yield Fault("EC2_VPC_ID", "has no effect without EC2_SUBNET_ID", remedy)
@@ -61,6 +63,24 @@ def find_warnings(settings: Settings) -> Iterator[Fault]:
         yield Fault("LCM_SEAL_KEY_FILE", "has no effect beside LCM_SEAL_KEYS", "unset one of them")
     if settings.store == "sqlite" and settings.etcd_addresses:
         yield Fault("LCM_STORE", "sqlite, although etcd's address is set", "unset one of them")
+    yield from filter(None, (find_cleartext_api(settings), find_cleartext_client(settings)))
+
+
+def find_cleartext_api(settings: Settings) -> Fault | None:
+    """Return the fault of an API that others would reach without TLS; None when there is none."""
+    if settings.cleartext_allowed or settings.tls_cert_file or is_loopback(settings.host):
+        return None
+    remedy = "set LCM_TLS_CERT_FILE and LCM_TLS_KEY_FILE; LCM_CLEARTEXT_ALLOWED=true if something before it has TLS"
+    return Fault("LCM_HOST", f"{settings.host} without TLS: tokens would cross the network unencrypted", remedy)
+
+
+def find_cleartext_client(settings: Settings) -> Fault | None:
+    """Return the fault of controllers that would send their key without TLS; None when there is none."""
+    url = settings.control_plane_api_url
+    if settings.cleartext_allowed or not url.startswith("http:") or is_loopback(urlsplit(url).hostname or ""):
+        return None
+    remedy = "use https:// (and LCM_CA_FILE for an authority of your own); LCM_CLEARTEXT_ALLOWED=true accepts it"
+    return Fault("CONTROL_PLANE_API_URL", f"{url}: the key would cross the network unencrypted", remedy)
 
 
 def _register_check(*variables: str) -> Callable[[SettingsCheck], SettingsCheck]:
@@ -81,6 +101,17 @@ def _etcd_has_one_address(settings: Settings) -> Iterator[Fault]:
         yield Fault("ETCD_ENDPOINTS", problem, "unset ETCD_HOST, or name it among the endpoints")
 
 
+@_register_check("LCM_TLS_CERT_FILE", "LCM_TLS_KEY_FILE", "LCM_CA_FILE")
+def _tls_files_are_there(settings: Settings) -> Iterator[Fault]:
+    files = {
+        "LCM_TLS_CERT_FILE": settings.tls_cert_file,
+        "LCM_TLS_KEY_FILE": settings.tls_key_file,
+        "LCM_CA_FILE": settings.ca_file,
+    }
+    yield from _missing_files(files)
+    yield from _both_or_neither("LCM_TLS_CERT_FILE", settings.tls_cert_file, "LCM_TLS_KEY_FILE", settings.tls_key_file)
+
+
 @_register_check("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE")
 def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
     files = {
@@ -88,9 +119,7 @@ def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
         "ETCD_CERT_FILE": settings.etcd_cert_file,
         "ETCD_KEY_FILE": settings.etcd_key_file,
     }
-    for name, path in files.items():
-        if path is not None and not path.is_file():
-            yield Fault(name, f"there is no file {path}", "correct it, or leave it out")
+    yield from _missing_files(files)
     yield from _both_or_neither("ETCD_CERT_FILE", settings.etcd_cert_file, "ETCD_KEY_FILE", settings.etcd_key_file)
 
 
@@ -167,12 +196,16 @@ def _thresholds_are_in_order(settings: Settings) -> Iterator[Fault]:
         yield Fault("SCALE_DOWN_THRESHOLD_CPU", problem, f"use less than {high:g}")
 
 
-@_register_check("WEBHOOK_NETWORKS")
+@_register_check("WEBHOOK_NETWORKS", "LCM_TRUSTED_PROXIES")
 def _networks_are_networks(settings: Settings) -> Iterator[Fault]:
-    try:
-        parse_networks(settings.webhook_networks)
-    except Invalid as error:
-        yield from (Fault("WEBHOOK_NETWORKS", fault.problem, fault.remedy) for fault in error.faults)
+    for name, texts in (
+        ("WEBHOOK_NETWORKS", settings.webhook_networks),
+        ("LCM_TRUSTED_PROXIES", settings.trusted_proxies),
+    ):
+        try:
+            parse_networks(texts)
+        except Invalid as error:
+            yield from (Fault(name, fault.problem, fault.remedy) for fault in error.faults)
 
 
 @_register_check("WORKER_NOTIFICATION_WEBHOOKS", "WEBHOOK_NETWORKS", "WEBHOOK_HTTP_ALLOWED")
@@ -187,6 +220,12 @@ def _webhooks_are_addresses(settings: Settings) -> Iterator[Fault]:
         except Invalid as error:
             problem = f"number {number} is no address to send to: {error.faults[0].problem}"
             yield Fault("WORKER_NOTIFICATION_WEBHOOKS", problem, error.faults[0].remedy)
+
+
+def _missing_files(files: Mapping[str, Path | None]) -> Iterator[Fault]:
+    for name, path in files.items():
+        if path is not None and not path.is_file():
+            yield Fault(name, f"there is no file {path}", "correct it, or leave it out")
 
 
 def _both_or_neither(one: str, first: object, other: str, second: object) -> Iterator[Fault]:

@@ -115,11 +115,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     max_connections: Annotated[AtLeastTen, "connections to the API at once; more are answered 503"] = msgspec.field(
         default=10_000, name="LCM_MAX_CONNECTIONS"
     )
+    connections_per_address: Annotated[
+        AtLeastTen, "connections from one address, unless it is a trusted proxy; at most half of those there may be"
+    ] = msgspec.field(default=1_000, name="LCM_CONNECTIONS_PER_ADDRESS")
+    trusted_proxies: Annotated[
+        tuple[Network, ...], "networks of proxies whose Forwarded and X-Forwarded-For headers are believed"
+    ] = msgspec.field(default=(), name="LCM_TRUSTED_PROXIES")
+    tls_cert_file: Annotated[Path | None, "PEM file of the API's certificate and chain; read again when it changes"] = (
+        msgspec.field(default=None, name="LCM_TLS_CERT_FILE")
+    )
+    tls_key_file: Annotated[Path | None, "PEM file of that certificate's key"] = msgspec.field(
+        default=None, name="LCM_TLS_KEY_FILE"
+    )
+    ca_file: Annotated[
+        Path | None,
+        "PEM file of the authority that signed it, for controllers and the command line",
+    ] = msgspec.field(default=None, name="LCM_CA_FILE")
+    cleartext_allowed: Annotated[
+        bool, "whether tokens may cross a network unencrypted: the API beyond this machine, and CONTROL_PLANE_API_URL"
+    ] = msgspec.field(default=False, name="LCM_CLEARTEXT_ALLOWED")
     body_bytes: Annotated[BodyBytes, "longest body of a request"] = msgspec.field(
         default=1_000_000, name="LCM_BODY_BYTES"
     )
     apply_bytes: Annotated[BodyBytes, "longest body of an apply"] = msgspec.field(
         default=32_000_000, name="LCM_APPLY_BYTES"
+    )
+    bodies_bytes: Annotated[BodyBytes, "bytes of all bodies that are being read at once; more are answered 503"] = (
+        msgspec.field(default=128_000_000, name="LCM_BODIES_BYTES")
     )
 
     store: Annotated[
@@ -187,6 +209,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     artifacts_s3_allowed: Annotated[
         tuple[S3Location, ...], "buckets or prefixes that s3:// in a definition may name"
     ] = ()
+    artifacts_author_mb: Annotated[PositiveCount, "megabytes of lab files that one author may store"] = 1_000
     artifacts_retention_days: Annotated[Days, "days for which what is collected from a session is kept"] = 30
 
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"

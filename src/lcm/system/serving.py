@@ -1,23 +1,25 @@
 """Serves an ASGI application on a real port, over HTTP or HTTPS, until told to stop.
 
 Called by `compose.api` for the API and by `lcm cml-sim` for the simulator; the benchmarks serve their baselines with
-it too.
+it too. Connections are accepted one by one and counted from that moment on, so that neither their number nor that of
+unfinished TLS handshakes exceeds what the process has files for.
 """
 
 import asyncio
 import errno
 import socket
-import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from lcm.model.access.address import address_block
 from lcm.model.base.errors import Refused
+from lcm.system.connection import ConnectionLimits, HttpConnection
+from lcm.system.tls import ServerTls
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -27,10 +29,11 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _BACKLOG: Final = 512
 _GRACE_SECONDS: Final = 2
-_IDLE_SECONDS: Final = 75
-_MAX_HEAD_BYTES: Final = 65_536
-_HEAD_SECONDS: Final = 10.0
 _REFUSAL_SECONDS: Final = 1.0
+_MAX_REFUSALS: Final = 32
+"""Connections that are told why they are refused at once; more are closed without a word."""
+_NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NO_FILES_WAIT_SECONDS: Final = 1.0
 _REFUSAL_BODY: Final = (
     b'{"type":"about:blank","title":"Too busy","status":503,"reason":"Throttled","detail":"too many connections"}'
 )
@@ -38,17 +41,8 @@ _REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 5\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
 )
-
-MAX_CONNECTIONS: Final = 10_000
-"""How many connections are served at once by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """A certificate and its key, as PEM texts."""
-
-    certificate: bytes
-    key: bytes
+_DEFAULT_LIMITS: Final = ConnectionLimits()
+_log: Final = structlog.get_logger()
 
 
 class NotLocalAddress(Refused):
@@ -69,6 +63,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(_BACKLOG)
+        listening.setblocking(False)  # noqa: FBT003 - as the library has it
     except (OSError, UnicodeError) as error:
         listening.close()
         if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
@@ -80,44 +75,51 @@ def listen(host: str, port: int) -> socket.socket:
 async def serve(
     app: Application,
     listening: socket.socket,
-    certificate: Certificate | None,
+    tls: ServerTls | None,
     stop: asyncio.Event,
     *,
-    most_connections: int = MAX_CONNECTIONS,
-    head_seconds: float = _HEAD_SECONDS,
+    limits: ConnectionLimits = _DEFAULT_LIMITS,
 ) -> None:
     """Serve until `stop` is set; then end streams at once, and give other requests a moment to be answered."""
-    limits = {"most_connections": most_connections, "head_seconds": head_seconds}
     settings = uvicorn.Config(
         app,
         interface="asgi3",
-        http=type("_Limited", (_Connection,), limits),
+        http=HttpConnection,
         ws="none",
         lifespan="off",
         log_config=None,
         log_level="critical",  # uvicorn would log every injected fault, and every client that left, as our error
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # they cost time on every request, and nothing here trusts them
-        timeout_keep_alive=_IDLE_SECONDS,
+        proxy_headers=False,  # `api.http.request` knows whom to believe
+        timeout_keep_alive=_seconds(limits.idle_seconds),
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    with tempfile.TemporaryDirectory(prefix="lcm-") as folder:
-        if certificate:
-            settings.ssl_certfile, settings.ssl_keyfile = _write_certificate(Path(folder), certificate)
-        server = _Server(settings)
-        stopping = asyncio.create_task(server.stop_after(stop))
-        try:
-            await server.serve([listening])
-        finally:
-            stopping.cancel()
+    server = _Server(settings)
+    accepting = asyncio.create_task(_Listener(listening, server, tls, limits).run())
+    stopping = asyncio.create_task(server.stop_after(stop, accepting))
+    try:
+        await server.serve([])  # it only keeps the time and ends requests; what it serves is accepted by us
+    finally:
+        accepting.cancel()
+        stopping.cancel()
+        await asyncio.wait([accepting, stopping])
+
+
+def _seconds(seconds: float) -> int:
+    return max(1, round(seconds))
 
 
 class _Server(uvicorn.Server):
     """Leaves signals to the process; the library's own handling would raise the signal once more at the end."""
 
-    async def stop_after(self, stop: asyncio.Event) -> None:
-        await stop.wait()
+    async def stop_after(self, stop: asyncio.Event, accepting: asyncio.Task[None]) -> None:
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait([stopped, accepting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            accepting.cancel()
         self.should_exit = True
 
     @contextmanager
@@ -125,88 +127,107 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Connection(HttpToolsProtocol):
-    """Limits the size and time of a request's head, and closes streams when the server stops.
+class _Listener:
+    """Accepts connections and gives each a place, or refuses it."""
 
-    A stream then ends as if its client had left. A timeout around every head would cost time on every request, so one
-    timer for each connection checks now and then.
-    """
+    def __init__(
+        self, listening: socket.socket, server: _Server, tls: ServerTls | None, limits: ConnectionLimits
+    ) -> None:
+        self._listening = listening
+        self._server = server
+        self._tls = tls
+        self._limits = limits
+        self._taken: Counter[str] = Counter()
+        self._total = 0
+        self._refusing = 0
+        self._connecting: set[asyncio.Task[None]] = set()
 
-    most_connections = MAX_CONNECTIONS
-    head_seconds = _HEAD_SECONDS
-    _head_bytes = 0
-    _head_since: float | None = None
-    """When the head began that is not complete yet."""
-    _head_timer: asyncio.TimerHandle | None = None
+    async def run(self) -> None:
+        """Accept until cancelled; what is still connecting then is closed."""
+        try:
+            while True:
+                accepted = await self._accept()
+                if accepted is not None:
+                    task = asyncio.create_task(self._connect(*accepted))
+                    self._connecting.add(task)
+                    task.add_done_callback(self._connecting.discard)
+        finally:
+            self._listening.close()
+            for task in self._connecting:
+                task.cancel()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent does
-        if len(self.connections) >= self.most_connections:
-            transport.write(_REFUSAL)
-            transport.set_protocol(_RefusedConnection(transport, self.loop))
+    async def _accept(self) -> tuple[socket.socket, "_Place | None"] | None:
+        try:
+            sock, peer = await asyncio.get_running_loop().sock_accept(self._listening)
+        except OSError as error:
+            if error.errno in _NO_FILES:
+                _log.error("no connection can be accepted", error=str(error), open=self._total)
+                await asyncio.sleep(_NO_FILES_WAIT_SECONDS)
+            return None
+        place = self._take_place(peer[0])
+        if place is None and (self._tls is not None or self._refusing >= _MAX_REFUSALS):
+            sock.close()
+            return None
+        return sock, place
+
+    def _take_place(self, address: str) -> "_Place | None":
+        block, limits = address_block(address), self._limits
+        is_crowded = self._taken[block] >= limits.per_address and not limits.is_proxy(address)
+        if self._total >= limits.most or is_crowded:
+            return None
+        self._total += 1
+        self._taken[block] += 1
+        return _Place(self, block)
+
+    def leave_place(self, block: str) -> None:
+        """Count one connection less."""
+        self._total -= 1
+        self._taken[block] -= 1
+        if not self._taken[block]:
+            del self._taken[block]
+
+    async def _connect(self, sock: socket.socket, place: "_Place | None") -> None:
+        if place is None:
+            await self._refuse(sock)
             return
-        super().connection_made(transport)
-        self._head_since = self.loop.time()
-        self._check_head_time()
+        loop, tls = asyncio.get_running_loop(), self._tls() if self._tls else None
+        seconds = self._limits.handshake_seconds if tls else None
+        try:
+            await loop.connect_accepted_socket(
+                lambda: HttpConnection(self._server.config, self._server.server_state, self._limits, place.leave),
+                sock,
+                ssl=tls,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
+            )
+        except (OSError, asyncio.CancelledError):
+            sock.close()
+            place.leave()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head_since = self.loop.time()
-
-    def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
-        super().data_received(data)
-        if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("Request head too large.")
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self._head_bytes = 0
-        self._head_since = None
-
-    def on_body(self, body: bytes) -> None:
-        super().on_body(body)
-        self._head_bytes = 0
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        if not self.transport.is_closing() and self.cycle.response_started:
-            self.transport.close()
-
-    def _check_head_time(self) -> None:
-        now = self.loop.time()
-        if self._head_since is not None and self.flow.read_paused:
-            self._head_since = now  # the pause in reading is ours, so the client is not late
-        if self._head_since is not None and now >= self._head_since + self.head_seconds:
-            self.transport.close()
-        else:
-            self._head_timer = self.loop.call_at((self._head_since or now) + self.head_seconds, self._check_head_time)
+    async def _refuse(self, sock: socket.socket) -> None:
+        """Say why. What the client sends is read first: closing with unread data would discard the answer."""
+        loop = asyncio.get_running_loop()
+        self._refusing += 1
+        try:
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                await loop.sock_sendall(sock, _REFUSAL)
+                await loop.sock_recv(sock, 65_536)
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._refusing -= 1
+            sock.close()
 
 
-class _RefusedConnection(asyncio.Protocol):
-    """A connection above the limit.
+class _Place:
+    """One connection's place, which can be left once."""
 
-    What it sends is read first: closing with unread data would discard the answer.
-    """
+    def __init__(self, listener: _Listener, block: str) -> None:
+        self._listener: _Listener | None = listener
+        self._block = block
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._timer = loop.call_later(_REFUSAL_SECONDS, transport.close)
-
-    def data_received(self, _: bytes) -> None:
-        self._transport.close()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._timer.cancel()
-
-
-def _write_certificate(folder: Path, certificate: Certificate) -> tuple[Path, Path]:
-    shown, key = folder / "cert.pem", folder / "key.pem"
-    shown.write_bytes(certificate.certificate)
-    key.touch(0o600)
-    key.write_bytes(certificate.key)
-    return shown, key
+    def leave(self) -> None:
+        """Leave it to the next one. May be repeated."""
+        if self._listener is not None:
+            self._listener.leave_place(self._block)
+            self._listener = None

@@ -206,10 +206,11 @@ class Exercise:
         link = (await self.root.post("/api/sign-in")).json()["path"]
         stranger = httpx.AsyncClient(base_url=self.running.url, trust_env=False)
         async with stranger:
-            session = await stranger.get(link)
+            session = await stranger.post(link, headers={"Sec-Fetch-Site": "same-origin"})
             cookies = [SimpleCookie(text) for text in session.headers.get_list("set-cookie")]
             given = [one.value for cookie in cookies for one in cookie.values() if len(one.value) > 20]
             await self.ask(stranger, GET, link)
+            await self.ask(stranger, "POST", link)
             bad = self.canary.secret("bad-token")
             for headers in ({"authorization": f"Bearer {bad}"}, {"x-api-key": bad}, {"cookie": f"lcm_session={bad}"}):
                 await self.ask(stranger, GET, "/api/workers", headers=headers)

@@ -21,6 +21,7 @@ from lcm.sim.cml.rest.app import CmlFleet, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
 from lcm.system.serving import listen, serve
+from lcm.system.tls import make_tls
 
 LOOPBACK = "127.0.0.1"
 
@@ -99,7 +100,7 @@ async def test_many_machines_are_served_behind_one_port_with_one_certificate() -
     listening = listen(LOOPBACK, 0)
     url = f"https://{LOOPBACK}:{listening.getsockname()[1]}"
     stop = asyncio.Event()
-    serving = asyncio.create_task(serve(fleet, listening, certificate, stop))
+    serving = asyncio.create_task(serve(fleet, listening, make_tls(certificate), stop))
     trusted = ssl.create_default_context(cadata=certificate.certificate.decode())
     try:
         async with httpx.AsyncClient(verify=trusted, trust_env=False) as client:

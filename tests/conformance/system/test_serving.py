@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lcm.system.connection import ConnectionLimits
 from lcm.system.serving import Receive, Scope, Send, listen, serve
 
 LOOPBACK = "127.0.0.1"
@@ -155,7 +156,7 @@ async def ended(reader: asyncio.StreamReader) -> float:
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nx: y\r\n"])
 async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(said: bytes) -> None:
-    async with served(head_seconds=0.3) as it:
+    async with served(limits=ConnectionLimits(head_seconds=0.3)) as it:
         reader, writer = await asyncio.open_connection(LOOPBACK, it.port)
         writer.write(said)
         assert 0.2 < await ended(reader) < PROMPT
@@ -163,7 +164,7 @@ async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(said: byte
 
 
 async def test_a_head_that_trickles_in_is_not_waited_for_and_neither_is_a_second_one() -> None:
-    async with served(head_seconds=0.3) as it:
+    async with served(limits=ConnectionLimits(head_seconds=0.3)) as it:
         reader, writer = await asyncio.open_connection(LOOPBACK, it.port)
         writer.write(b"GET /a HTTP/1.1\r\n\r\nGET /b")
         assert (await asyncio.wait_for(reader.readuntil(b"/a"), SOON)).startswith(b"HTTP/1.1 200")
@@ -178,7 +179,7 @@ async def test_a_head_that_trickles_in_is_not_waited_for_and_neither_is_a_second
 
 
 async def test_what_is_not_a_head_has_the_time_it_needs() -> None:
-    async with served(head_seconds=0.2) as it:
+    async with served(limits=ConnectionLimits(head_seconds=0.2)) as it:
         assert (await it.client.get("/idle")).content == b"/idle"
         asked = asyncio.create_task(it.client.get("/slow"))
         async with it.client.stream("GET", "/stream") as response:
@@ -192,7 +193,7 @@ async def test_what_is_not_a_head_has_the_time_it_needs() -> None:
 
 
 async def test_a_connection_too_many_is_turned_away_and_a_place_that_is_left_is_given_again() -> None:
-    async with served(most_connections=2) as it:
+    async with served(limits=ConnectionLimits(most=2)) as it:
         held = [await asyncio.open_connection(LOOPBACK, it.port) for _ in range(2)]
         await asyncio.sleep(0.05)
         answer = await it.client.get("/")

@@ -192,9 +192,11 @@ def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:
         link = re.search(r"http://[0-9.]+:\d+/sign-in\?code=\S+", it.ready().output)
         assert link
         with httpx.Client(trust_env=False) as browser:
-            assert browser.get(link[0]).status_code == 303
+            assert browser.get(link[0]).status_code == 200
+            here = {"Origin": it.url}
+            assert browser.post(link[0], headers=here).status_code == 303
             assert browser.get(f"{it.url}/api/whoami").json() == {"name": "local-admin", "role": "admin"}
-            assert httpx.get(link[0], trust_env=False).status_code == 401
+            assert httpx.post(link[0], headers=here, trust_env=False).status_code == 401
             told = browser.get(f"{it.url}/api/audit").json()["items"]
         assert [one["deeds"][0]["verb"] for one in told] == ["create", "create", "sign-in"]
         assert [one["address"] for one in told] == ["", "", "127.0.0.1"]

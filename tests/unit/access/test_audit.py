@@ -10,7 +10,7 @@ import pytest
 
 from harness import given
 from harness.api_world import Desk, document, name_of, opened, path, served, shell, stock
-from harness.plane_world import ADA, ROOT, Stage, hand_clock, service
+from harness.plane_world import ADA, NOW, ROOT, Stage, hand_clock, service
 from harness.stores import HandClock
 from lcm.control.access.audit import AUDIT_PREFIX, AuditFilter, AuditRecord, Origin, search_records
 from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
@@ -20,6 +20,7 @@ from lcm.model.access.identity import Role
 from lcm.model.base.errors import Conflict, Forbidden, Invalid, Refused
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker
+from lcm.sim.time.loop import run
 from lcm.store.base import MAX_OPERATIONS, Put
 from lcm.store.memory import MemoryStore
 
@@ -67,6 +68,8 @@ async def test_a_write_is_told_with_who_what_when_and_from_where() -> None:
             "deeds": [{"verb": "pause", "kind": "LabWorker", "name": "ccna-worker-1", "namespace": "default"}],
             "epoch": desk.store.epoch,
             "revision": answer.json()["metadata"]["resource_version"],
+            "refused": "",
+            "left_out": 0,
         }
 
 
@@ -85,11 +88,47 @@ async def test_every_way_to_write_is_in_it() -> None:
         assert [one["deeds"][0]["verb"] for one in await audited(desk, kind="LabWorker")][-1] == "delete"
 
 
-async def test_what_changes_nothing_or_is_refused_is_not_in_it() -> None:
+async def test_what_a_person_may_not_do_is_in_it_with_the_reason() -> None:
+    async with opened(clock=Ticking()) as desk:
+        await stock(desk)
+        before = len(await audited(desk))
+        await desk.ask("ada", "POST", path("LabWorker"), json=document("LabWorker", name="w9"))
+        await desk.ask("ada", "DELETE", path("LabletSession", "ccna-101-ada"))
+        await desk.ask("ada", "GET", "/api/audit")
+        await desk.api.refusals.flush()
+        found = (await audited(desk))[before:]
+        assert [(one["who"], one["deeds"][0]["verb"], one["deeds"][0]["kind"]) for one in found] == [
+            ("ada", "createLabWorker", "/api/workers"),
+            ("ada", "deleteLabletSession", "/api/lablet-sessions/{id}"),
+            ("ada", "listAudit", "/api/audit"),
+        ]
+        assert all(one["refused"] for one in found)
+
+
+def test_who_is_refused_all_the_time_does_not_fill_it_and_what_was_left_out_is_counted() -> None:
+    async def main() -> None:
+        async with opened() as desk:
+            for _ in range(100):
+                assert (await desk.ask("ada", "GET", "/api/audit")).status_code == 403
+            await desk.ask("bob", "GET", "/api/audit")
+            await asyncio.sleep(10)
+            assert len(await audited(desk, who="ada")) == 20
+            assert len(await audited(desk, who="bob")) == 1
+            await asyncio.sleep(3600)
+            for _ in range(100):
+                await desk.ask("ada", "GET", "/api/audit")
+            await asyncio.sleep(10)
+            found = await audited(desk, who="ada")
+            assert len(found) == 30
+            assert [one["left_out"] for one in found if one["left_out"]] == [80]
+
+    run(main, start=NOW)
+
+
+async def test_what_changes_nothing_or_cannot_be_done_is_not_in_it() -> None:
     async with opened() as desk:
         await stock(desk)
         before = await audited(desk)
-        await desk.ask("ada", "POST", path("LabWorker"), json=document("LabWorker", name="w9"))
         await desk.ask("root", "POST", path("LabWorker"), json={"spec": 7})
         await desk.ask("root", "POST", path("LabWorker"), json=document("LabWorker"))
         await desk.ask("root", "DELETE", WORKER, headers={"If-Match": '"1"'})

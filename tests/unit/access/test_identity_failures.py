@@ -47,19 +47,19 @@ def test_every_way_to_guess_counts(headers: dict[str, str]) -> None:
     run(main, start=NOW)
 
 
-def test_codes_of_links_count_too_and_are_not_looked_up_any_more_then() -> None:
+def test_codes_of_links_count_too_and_a_good_one_works_whatever_others_tried() -> None:
     async def main() -> None:
         async with opened(limits=TIGHT) as desk:
             link = (await desk.done("ada", "POST", "/api/sign-in"))["path"]
-            assert await tried(desk, 4, "/sign-in?code=guessed") == [401, 401, 401, 429]
-            assert await tried(desk, 1, link) == [429]
-            await asyncio.sleep(10)
-            assert await tried(desk, 1, link) == [303]
+            site = {"Origin": "http://desk"}
+            guesses = [await desk.ask("", "POST", "/sign-in?code=guessed", headers=site) for _ in range(4)]
+            assert [one.status_code for one in guesses] == [401, 401, 401, 429]
+            assert (await desk.ask("", "POST", link, headers=site)).status_code == 303
 
     run(main, start=NOW)
 
 
-async def test_an_issuers_tokens_are_not_verified_for_who_failed_too_often() -> None:
+async def test_an_issuers_good_token_is_accepted_whatever_others_at_its_address_present() -> None:
     issuer = Issuer(RSA)
     async with opened(clock=issuer.clock, verifier=issuer.verifier(), limits=TIGHT) as desk:
         good = {"Authorization": f"Bearer {issuer.token()}"}
@@ -67,7 +67,7 @@ async def test_an_issuers_tokens_are_not_verified_for_who_failed_too_often() -> 
         bad = {"Authorization": f"Bearer {issuer.token(OTHER_RSA)}"}
         assert await tried(desk, 4, headers=bad) == [401, 401, 401, 429]
         unseen = {"Authorization": f"Bearer {issuer.token(email='bob@example.org')}"}
-        assert await tried(desk, 1, headers=unseen) == [429]
+        assert await tried(desk, 1, headers=unseen) == [200]
         assert await tried(desk, 1, headers=good) == [200]
 
 

@@ -15,6 +15,8 @@ from harness.asgi import AsgiTransport
 from harness.plane_world import hand_clock
 from lcm.control.access.sign_in import SIGN_INS_PREFIX, SignIns
 from lcm.control.access.tokens import digest_of
+from lcm.model.access.address import TrustedProxies
+from lcm.model.access.webhook import parse_networks
 from lcm.model.base.errors import Unreachable
 
 SESSIONS = path("LabletSession")
@@ -24,8 +26,13 @@ OURS = {"Sec-Fetch-Site": "same-origin", "Origin": "http://desk"}
 class Browser:
     """A browser that signed in, or is about to."""
 
-    def __init__(self, desk: Desk, base: str = "http://desk") -> None:
-        self.client = httpx.AsyncClient(transport=AsgiTransport(desk.api), base_url=base)
+    def __init__(self, desk: Desk, base: str = "http://desk", address: str = "in-memory") -> None:
+        self.client = httpx.AsyncClient(transport=AsgiTransport(desk.api, address=address), base_url=base)
+
+    async def confirm(self, link: str, **headers: str) -> httpx.Response:
+        """Press the button of the page that a link leads to."""
+        site = {"Sec-Fetch-Site": "same-origin", "Origin": str(self.client.base_url).rstrip("/")}
+        return await self.client.post(link, headers={**site, **headers})
 
     def cookie(self, name: str) -> str:
         return next((one.value or "" for one in self.client.cookies.jar if one.name.endswith(name)), "")
@@ -44,14 +51,14 @@ async def link_of(desk: Desk, who: str) -> str:
 async def signed_in(desk: Desk, who: str = "ada", base: str = "http://desk") -> AsyncIterator[Browser]:
     browser = Browser(desk, base)
     async with browser.client:
-        assert (await browser.client.get(await link_of(desk, who))).status_code == 303
+        assert (await browser.confirm(await link_of(desk, who))).status_code == 303
         yield browser
 
 
 async def test_a_link_is_exchanged_for_cookies_and_shows_nothing() -> None:
     async with opened() as desk:
         link = await link_of(desk, "ada")
-        answer = await Browser(desk).client.get(link)
+        answer = await Browser(desk).confirm(link)
         assert (answer.status_code, answer.headers["location"], answer.content) == (303, "/", b"")
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert answer.headers["cache-control"] == "no-store"
@@ -65,11 +72,18 @@ async def test_a_link_is_exchanged_for_cookies_and_shows_nothing() -> None:
         assert "Secure" not in session + csrf
 
 
-@pytest.mark.parametrize(("base", "more"), [("https://desk", {}), ("http://desk", {"X-Forwarded-Proto": "https"})])
+@pytest.mark.parametrize(
+    ("base", "more"),
+    [
+        ("https://desk", {}),
+        ("http://desk", {"X-Forwarded-Proto": "https", "Origin": "https://desk"}),
+        ("http://desk", {"Forwarded": "for=192.0.2.1;proto=https", "Origin": "https://desk"}),
+    ],
+)
 async def test_over_https_the_cookies_are_for_https_and_this_host_alone(base: str, more: dict[str, str]) -> None:
-    async with opened() as desk:
-        browser = Browser(desk, base)
-        answer = await browser.client.get(await link_of(desk, "ada"), headers=more)
+    async with opened(proxies=TrustedProxies(parse_networks(["10.0.0.0/8"]))) as desk:
+        browser = Browser(desk, base, "10.0.0.1")
+        answer = await browser.confirm(await link_of(desk, "ada"), **more)
         for line in answer.headers.get_list("set-cookie"):
             assert line.startswith("__Host-lcm_")
             assert "; Secure" in line
@@ -77,17 +91,24 @@ async def test_over_https_the_cookies_are_for_https_and_this_host_alone(base: st
         for line in answer.headers.get_list("set-cookie"):
             jar.load(line)
         sent = {"Cookie": "; ".join(f"{one.key}={one.value}" for one in jar.values()), **more}
-        assert (await Browser(desk, base).client.get("/api/whoami", headers=sent)).json()["name"] == "ada"
+        assert (await Browser(desk, base, "10.0.0.1").client.get("/api/whoami", headers=sent)).json()["name"] == "ada"
         plain = {"Cookie": sent["Cookie"].replace("__Host-", ""), **more}
-        assert (await Browser(desk, base).client.get("/api/whoami", headers=plain)).status_code == 401
+        assert (await Browser(desk, base, "10.0.0.1").client.get("/api/whoami", headers=plain)).status_code == 401
+
+
+async def test_a_proxy_that_nobody_trusts_says_nothing_about_encryption() -> None:
+    async with opened() as desk:
+        answer = await Browser(desk).confirm(await link_of(desk, "ada"), **{"X-Forwarded-Proto": "https"})
+        assert not any("Secure" in line for line in answer.headers.get_list("set-cookie"))
+        assert "strict-transport-security" not in answer.headers
 
 
 async def test_a_link_works_once_whoever_comes_first() -> None:
     async with opened() as desk:
         link = await link_of(desk, "ada")
-        answers = await asyncio.gather(*(Browser(desk).client.get(link) for _ in range(5)))
+        answers = await asyncio.gather(*(Browser(desk).confirm(link) for _ in range(5)))
         assert sorted(one.status_code for one in answers) == [303, 401, 401, 401, 401]
-        again = await Browser(desk).client.get(link)
+        again = await Browser(desk).confirm(link)
         assert (again.status_code, again.headers["referrer-policy"]) == (401, "no-referrer")
         assert "set-cookie" not in again.headers
         assert "lcm sign-in" in again.json()["detail"]
@@ -100,23 +121,39 @@ async def test_a_link_ends_after_ten_minutes() -> None:
     async with opened(clock=clock) as desk:
         early, late = await link_of(desk, "ada"), await link_of(desk, "ada")
         clock.step(minutes=10, seconds=-1)
-        assert (await Browser(desk).client.get(early)).status_code == 303
+        assert (await Browser(desk).confirm(early)).status_code == 303
         clock.step(seconds=1)
-        assert (await Browser(desk).client.get(late)).status_code == 401
+        assert (await Browser(desk).confirm(late)).status_code == 401
 
 
 @pytest.mark.parametrize("code", ["x" * 201, "", "lcm_nobodys", "a&code=b"])
 async def test_what_is_no_code_is_no_way_in(code: str) -> None:
     async with opened() as desk:
-        assert (await Browser(desk).client.get(f"/sign-in?code={code}")).status_code in {401, 422}
+        assert (await Browser(desk).confirm(f"/sign-in?code={code}")).status_code in {401, 422}
 
 
-async def test_looking_ahead_does_not_use_a_link_up() -> None:
+async def test_opening_a_link_changes_nothing_and_shows_a_page_that_asks() -> None:
+    async with opened() as desk:
+        link, before = await link_of(desk, "ada"), await desk.revision()
+        page = await Browser(desk).client.get(link, headers={"Sec-Fetch-Site": "cross-site"})
+        assert (page.status_code, "set-cookie" in page.headers) == (200, False)
+        assert '<form method="post">' in page.text
+        assert link.partition("code=")[2] not in page.text
+        assert page.headers["content-security-policy"] == (
+            "default-src 'none'; form-action 'self'; frame-ancestors 'none'"
+        )
+        assert page.headers["referrer-policy"] == "same-origin", "else a browser says that its origin is null"
+        assert (await Browser(desk).client.head(link)).status_code == 200
+        assert await desk.revision() == before
+        assert (await Browser(desk).confirm(link)).status_code == 303
+
+
+@pytest.mark.parametrize("more", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}])
+async def test_a_page_of_others_signs_nobody_in(more: dict[str, str]) -> None:
     async with opened() as desk:
         link = await link_of(desk, "ada")
-        assert (await Browser(desk).client.head(link)).status_code == 401
-        assert (await Browser(desk).client.get(link, headers={"Sec-Purpose": "prefetch"})).status_code == 401
-        assert (await Browser(desk).client.get(link)).status_code == 303
+        assert (await Browser(desk).confirm(link, **more)).status_code == 403
+        assert (await Browser(desk).confirm(link)).status_code == 303
 
 
 async def test_a_code_is_stored_as_its_hash() -> None:
@@ -252,7 +289,7 @@ async def test_a_store_that_is_away_is_no_bad_link() -> None:
                 raise Unreachable("the store is away")
 
         desk.api._shared.sign_ins = SignIns(Away(), desk.tokens, clock=hand_clock())  # type: ignore[arg-type]
-        assert (await Browser(desk).client.get(link)).status_code == 503
+        assert (await Browser(desk).confirm(link)).status_code == 503
 
 
 def test_the_command_line_prints_a_link_that_works(tmp_path: Path) -> None:
@@ -260,7 +297,7 @@ def test_the_command_line_prints_a_link_that_works(tmp_path: Path) -> None:
         link = shell(api, tmp_path, "ada").out("sign-in").splitlines()[-1]  # the API logs to the same place here
         assert link.startswith(f"{api.url}/sign-in?code=")
         with httpx.Client(trust_env=False) as browser:
-            assert browser.get(link).status_code == 303
+            assert browser.post(link, headers={"Origin": api.url}).status_code == 303
             assert browser.get(f"{api.url}/api/whoami").json() == {"name": "ada", "role": "user"}
             ours = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Origin": api.url}
             assert browser.post(f"{api.url}/api/sign-out", headers=ours).status_code == 204

@@ -101,8 +101,8 @@ def understood(name: str) -> set[int]:
     unpromised = name.endswith(promised) or "/artifacts/" in name or name == "POST /api/topologies"
     reported = ("/status", "/transition", "/resource-observations")
     nobody = "/internal/" in name and name.endswith(reported)  # which controller, it does not say
-    if name == "GET /sign-in":
-        return {401}
+    if name == "POST /sign-in":
+        return {403}  # only a page of ours may ask for it
     return (
         success
         | ({403} if nobody else set())

@@ -6,9 +6,8 @@ import httpx
 import pytest
 
 from harness.api_world import OWNED, Desk, document, name_of, opened, path, stock
-from lcm.api.http.answers import JSON
+from lcm.api.http.answers import HTML, JSON
 from lcm.api.http.routing import GET, Route
-from lcm.api.routes.plans import HTML
 from lcm.api.routes.table import ROUTES
 from lcm.model.kinds.registry import KINDS
 

@@ -11,7 +11,8 @@ import pytest
 from harness.api_world import Desk, document, opened
 from harness.plane_world import NOW, served
 from harness.servers import LOOPBACK, free_port
-from lcm.api.http.limits import ApiLimits, OpenStreams, TokenBuckets
+from lcm.api.http.limits import ApiLimits, HeldBodies, OpenStreams, TokenBuckets
+from lcm.api.http.problems import Declined
 from lcm.sim.time.loop import run
 
 SLOW = ApiLimits(requests_per_second=2, burst=3)
@@ -54,7 +55,8 @@ def test_strangers_are_limited_by_address_and_do_not_starve_health_checks() -> N
     async def main() -> None:
         async with opened(limits=SLOW) as desk:
             assert await statuses(desk, "", 5) == [401, 401, 401, 429, 429]
-            assert await statuses(desk, "", 4, "/healthz") == [200, 200, 200, 429]
+            assert await statuses(desk, "", 9, "/healthz") == [200] * 9
+            assert await statuses(desk, "", 4, "/api/openapi.json") == [200, 200, 200, 429]
             assert await statuses(desk, "ada", 1) == [200]
 
     run(main, start=NOW)
@@ -214,3 +216,42 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_has_asked_for_noth
         writer.close()
         await writer.wait_closed()
     assert await desk.revision() == before
+
+
+async def test_bodies_that_stall_hold_no_more_bytes_than_one_caller_may_and_give_them_back() -> None:
+    limits = ApiLimits(body_bytes=100_000, apply_bytes=100_000, bodies_bytes=1_000_000, requests_per_second=1e9)
+    port = free_port()
+    async with opened(limits=limits) as desk, served(desk.api, port), asyncio.timeout(SOON):
+        head = f"POST /api/workers HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {desk.secrets['ada']}\r\n"
+        head += "Content-Type: application/json\r\nContent-Length: 99000\r\n\r\n"
+        pipes = [await asyncio.open_connection(LOOPBACK, port) for _ in range(20)]
+        for _, writer in pipes:
+            writer.write(head.encode().replace(b"/api/workers", b"/api/lablet-sessions") + b" " * 98_000)
+        held = desk.api._shared.bodies
+        told = [asyncio.create_task(reader.readuntil(b"}")) for reader, _ in pipes]
+        while sum(one.done() for one in told) < 18:
+            await asyncio.sleep(0.01)
+            assert held.total <= 250_000
+        assert {(one.result().split()[1], b"RateLimited" in one.result()) for one in told if one.done()} == {
+            (b"429", True)
+        }
+        other = await desk.ask("root", "POST", "/api/workers", json=document("LabWorker"))
+        assert other.status_code == 201
+        for one, (_, writer) in zip(told, pipes, strict=True):
+            one.cancel()
+            writer.close()
+        while held.total:
+            await asyncio.sleep(0.01)
+
+
+def test_all_callers_together_hold_a_bounded_number_of_bytes() -> None:
+    bodies = HeldBodies(ApiLimits(apply_bytes=10, bodies_bytes=40))
+    for name in "abcd":
+        bodies.hold(name, 10)
+    with pytest.raises(Declined, match="all requests together"):
+        bodies.hold("e", 1)
+    with pytest.raises(Declined, match="your other requests"):
+        bodies.hold("a", 1)
+    bodies.release("a", 10)
+    bodies.hold("e", 10)
+    assert bodies.total == 40

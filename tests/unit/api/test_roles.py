@@ -135,7 +135,7 @@ class Attempt:
         """The status that turns it down; None when it is let in."""
         policy = self.route.policy
         if policy.public:
-            return 401 if self.route.path == "/sign-in" else None  # the code of an example is nobody's
+            return 403 if self.route.operation == "signIn" else None  # it is for our own page
         if not self.who:
             return 401
         if ROLES[self.who] not in policy.roles:

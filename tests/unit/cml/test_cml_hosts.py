@@ -21,6 +21,7 @@ from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import run
 from lcm.system.clock import SystemClock, raise_file_limit
 from lcm.system.serving import listen, serve
+from lcm.system.tls import make_tls
 
 
 class Passwords:
@@ -106,7 +107,7 @@ async def _served() -> AsyncIterator[str]:
     clock, stop = SystemClock(), asyncio.Event()
     listening = listen(LOOPBACK, 0)
     app = CmlApp(Cml(clock, Chance(7)))
-    serving = asyncio.create_task(serve(app, listening, make_certificate(LOOPBACK, clock.now()), stop))
+    serving = asyncio.create_task(serve(app, listening, make_tls(make_certificate(LOOPBACK, clock.now())), stop))
     try:
         yield f"https://{LOOPBACK}:{listening.getsockname()[1]}"
     finally:

@@ -89,7 +89,7 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         (document("LabletSession", timeslot_end=SLOT["timeslot_start"]), ["spec.timeslot_end"]),
         (document("LabletSession", timeslot_end="2028-11-02T09:00:00Z"), ["spec.timeslot_end"]),
         (
-            document("LabletSession", timeslot_start="9999-11-02T09:00:00Z", timeslot_end="9999-11-02T11:00:00Z"),
+            document("LabletSession", timeslot_start="2200-11-02T09:00:00Z", timeslot_end="2200-11-02T11:00:00Z"),
             ["spec.timeslot_start"],
         ),
         (

@@ -25,6 +25,7 @@ READY = given.worker(phase=WorkerPhase.READY, labels={"tier": "gold", "site": "b
         ("tier in (gold, silver)", True),
         ("tier in (silver,bronze),site=ber", False),
         ("tier notin (silver)", True),
+        ("tier\tin(gold),site == ber", True),
         ("tier", True),
         ("absent", False),
         ("!absent", True),
@@ -54,7 +55,23 @@ def test_fields_are_selected_by_their_path(fields: str, *, chosen: bool) -> None
     assert selects(parse_selector(LabWorker, fields=fields), READY) is chosen
 
 
-@pytest.mark.parametrize("text", ["=", "a=b=c(", "a b", "tier in gold", ",", "a=1,,b=2", "x" * 1025])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=",
+        "a=b=c(",
+        "a=b=c",
+        "a b",
+        "tier in gold",
+        "a in (b",
+        "a (b)",
+        "in (b)",
+        "a in ((b))",
+        ",",
+        "a=1,,b=2",
+        "x" * 1025,
+    ],
+)
 def test_what_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(Invalid, match="label_selector"):
         parse_selector(LabWorker, text)

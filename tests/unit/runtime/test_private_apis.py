@@ -1,7 +1,8 @@
-"""What we use of asyncio and typer though it is private: each name, and what it does, so that an upgrade fails here."""
+"""What we use of asyncio, typer and uvicorn though it is private, and what it does, so that an upgrade fails here."""
 
 import ast
 import asyncio
+import socket
 from asyncio import Handle, Task, TimerHandle, events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -12,9 +13,12 @@ from typing import Any
 from weakref import WeakSet
 
 import pytest
+from uvicorn import Config, Server
+from uvicorn.server import ServerState
 
 import lcm
 from lcm.sim.time.callbacks import is_task_step
+from lcm.system.connection import ConnectionLimits, HttpConnection
 
 SOURCES = sorted(Path(lcm.__path__[0]).rglob("*.py"))
 IMPORTED = {
@@ -212,3 +216,70 @@ def test_typer_completes_and_prints_scripts_as_our_commands_use_it() -> None:
         script = write(prog_name="lcm", complete_var="_LCM_COMPLETE", shell=shell)
         assert "_LCM_COMPLETE" in script
         assert "lcm" in script
+
+
+CALLBACKS = ("on_message_begin", "on_header", "on_headers_complete", "on_body", "on_message_complete")
+
+
+class RecordedConnection(HttpConnection):
+    """Notes what the library calls, in which order."""
+
+    called: list[str]
+
+
+def recording(name: str) -> Callable[..., Any]:
+    def call(self: RecordedConnection, *arguments: Any) -> Any:
+        self.called.append(name)
+        return getattr(HttpConnection, name)(self, *arguments)
+
+    return call
+
+
+for callback in (*CALLBACKS, "on_response_complete", "send_400_response"):
+    setattr(RecordedConnection, callback, recording(callback))
+
+
+async def unread(_: Any, __: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+async def connected(said: bytes) -> RecordedConnection:
+    """Give a connection of the library's to a client that says something, after the answer was sent."""
+    state = ServerState()
+    config = Config(unread, interface="asgi3", lifespan="off", log_config=None)
+    here, there = socket.socketpair()
+    with there:
+        made = RecordedConnection(config, state, ConnectionLimits(), lambda: None)
+        made.called = []
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: made, here)
+        there.sendall(said)
+        while "on_response_complete" not in made.called and "send_400_response" not in made.called:
+            await asyncio.sleep(0.001)
+        made.transport.close()
+    return made
+
+
+async def test_uvicorn_calls_what_our_connection_overrides_and_has_what_it_reads() -> None:
+    made = await connected(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n12")
+    assert [name for name in dict.fromkeys(made.called) if name in CALLBACKS] == [*CALLBACKS]
+    assert "on_response_complete" in made.called
+    assert (made.flow.read_paused, made.flow.write_paused, len(made.pipeline)) == (False, False, 0)
+    assert (made.cycle.response_started, made.cycle.response_complete) == (True, True)
+
+
+async def test_uvicorn_answers_400_for_what_our_callbacks_refuse() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    made = await connected(head + b"Authorization: Bearer other\r\n\r\n")
+    assert "send_400_response" in made.called
+    assert all(name != b"authorization" for name, _ in made.headers)
+
+
+async def test_uvicorn_serves_without_a_socket_of_its_own_until_it_should_exit() -> None:
+    server = Server(Config(unread, interface="asgi3", lifespan="off", log_config=None))
+    serving = asyncio.create_task(server.serve([]))
+    while not server.started:
+        await asyncio.sleep(0.001)
+    assert server.servers == []
+    server.should_exit = True
+    await serving

@@ -102,7 +102,7 @@ async def test_the_limits_of_the_settings_hold(tmp_path: Path) -> None:
 
 
 async def test_what_listens_everywhere_is_reached_here(tmp_path: Path) -> None:
-    async with run_embedded(Settings(data_dir=tmp_path, port=0, host="0.0.0.0")) as it:
+    async with run_embedded(Settings(data_dir=tmp_path, port=0, host="0.0.0.0", cleartext_allowed=True)) as it:
         assert it.running.url.startswith("http://127.0.0.1:")
 
 

@@ -22,8 +22,23 @@ JSON: Final = b"application/json"
 MERGE_PATCH: Final = b"application/merge-patch+json"
 NDJSON: Final = b"application/x-ndjson"
 SSE: Final = b"text/event-stream"
+HTML: Final = b"text/html; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
-_COMMON_HEADERS: Final[Headers] = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+CSP: Final = b"content-security-policy"
+_SAFE_HEADERS: Final[Headers] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"x-frame-options", b"DENY"),
+)
+_COMMON_HEADERS: Final[Headers] = (
+    *_SAFE_HEADERS,
+    (b"referrer-policy", b"no-referrer"),
+    (CSP, b"default-src 'none'; frame-ancestors 'none'"),
+)
+"""Most answers are no pages, so that a browser that takes one for a page runs nothing of it."""
+_PAGE_HEADERS: Final[Headers] = (*_SAFE_HEADERS, (b"referrer-policy", b"same-origin"))
+"""With no-referrer, browsers would not say that a form comes from a page of ours."""
+HSTS: Final[Header] = (b"strict-transport-security", b"max-age=31536000")
 _JSON_HEADERS: Final[Headers] = (*_COMMON_HEADERS, (b"content-type", JSON))
 _NO_CONTENT_STATUS: Final = 204
 CLOSE: Final = (b"connection", b"close")
@@ -39,6 +54,8 @@ class Answer(msgspec.Struct):
     body: bytes = b""
     headers: Headers = ()
     media: bytes = JSON
+    page_policy: bytes = b""
+    """What a page may load and do (a Content-Security-Policy); nothing, if it is empty."""
 
 
 @dataclass(slots=True)
@@ -84,11 +101,12 @@ def stored_answer(found: Resource) -> Answer:
 def headers_of(answer: Answer) -> list[Header]:
     """Return the headers of an answer."""
     body = answer.body
+    common = _COMMON_HEADERS if not answer.page_policy else (*_PAGE_HEADERS, (CSP, answer.page_policy))
     length = (b"content-length", b"%d" % len(body))
     if answer.media is JSON and body:
         return [*_JSON_HEADERS, length, *answer.headers]
     if body:
-        return [*_COMMON_HEADERS, (b"content-type", answer.media), length, *answer.headers]
+        return [*common, (b"content-type", answer.media), length, *answer.headers]
     return [*_COMMON_HEADERS, *answer.headers, *(() if answer.status == _NO_CONTENT_STATUS else (length,))]
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from lcm.api.http.answers import Answer, Receive, Scope, Send, Stream, headers_of, send_answer, send_stream_start
+from lcm.api.http.answers import HSTS, Answer, Receive, Scope, Send, Stream, headers_of, send_answer, send_stream_start
 from lcm.api.http.auth import Authenticator, IssuedTokens
 from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
 from lcm.api.http.metrics import NO_ROUTE_LABEL, ApiMetrics
 from lcm.api.http.problems import BUG, NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
+from lcm.api.http.refusals import RefusalLog
 from lcm.api.http.request import ClientDisconnected, Request, RequestContext
 from lcm.api.http.routing import GET, Handler, NoQuery, Route, Router
 from lcm.api.openapi.description import describe
@@ -27,6 +28,7 @@ from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import Feed
 from lcm.control.plane.local import ControlPlane
+from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
@@ -80,7 +82,7 @@ class StreamSender:
 
 
 _HEAD: Final = "HEAD"
-
+_NO_PROXIES: Final = TrustedProxies()
 _log: Final = structlog.get_logger()
 
 
@@ -97,6 +99,7 @@ class Api:
         routes: Sequence[Route] = ROUTES,
         verifier: "Verifier | None" = None,
         plans: Planner | None = None,
+        proxies: TrustedProxies = _NO_PROXIES,
     ) -> None:
         """Serve a plane. `verifier` also accepts an issuer's tokens; without `plans` there are no what-if plans."""
         self._limits = limits or ApiLimits()
@@ -107,6 +110,7 @@ class Api:
         )
         self._streams = OpenStreams(self._limits)
         self._feed = Feed(core.store, frame)
+        self.refusals = RefusalLog(core.store, self._limits)
         meter = ApiMetrics()
         self._count = meter.answers.count
         self._shared = RequestContext(
@@ -121,11 +125,12 @@ class Api:
             failures,
             SignIns(core.store, tokens, clock=clock),
             plans,
+            proxies=proxies,
         )
 
     async def run(self) -> None:
-        """Follow events for open streams until cancelled. Without it no event stream can be served."""
-        await run_until_first_ends(self._feed.run(), send_heartbeats(self._feed))
+        """Follow events for open streams, and audit refusals, until cancelled. Without it no stream can be served."""
+        await run_until_first_ends(self._feed.run(), send_heartbeats(self._feed), self.refusals.run())
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
@@ -136,20 +141,26 @@ class Api:
         time = asyncio.get_running_loop().time
         began = time()
         head = request.scope["method"] == _HEAD
+        refusal: LcmError | None = None
         try:
             try:
                 answer = await self._dispatch(request, began)(request)
                 if isinstance(answer, Stream) and not head:
                     self._reserve_stream(request)
             except LcmError as error:
-                answer = error_answer(error, request.problem(error))
+                answer, refusal = error_answer(error, request.problem(error)), error
             request.started = True
             if isinstance(answer, Answer):
-                await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
+                headers = headers_of(answer)
+                if request.is_secure:
+                    headers.append(HSTS)
+                await send({"type": "http.response.start", "status": answer.status, "headers": headers})
                 await send({"type": "http.response.body", "body": b"" if head else answer.body})
             else:
                 await self._send_stream(request, send, answer, bodiless=head)
             self._count(*_metric_labels(request), answer.status, time() - began)
+            if refusal is not None:
+                self.refusals.note(request, refusal, answer.status)
         except ClientDisconnected:
             return
         except LcmError as error:  # of a stream that had begun: it is cut, and the client comes again
@@ -159,10 +170,13 @@ class Api:
             self._count(*_metric_labels(request), BUG.status, time() - began)
             if not request.started:
                 await send_answer(send, bug_answer())
+        finally:
+            request.release()
 
     def _dispatch(self, request: Request, now: float) -> Handler:
         """Return the handler of a request, after its caller was admitted."""
         scope = request.scope
+        request.check_headers()
         place, request.params = self._router.find(scope.get("raw_path") or scope["path"].encode())
         method = scope["method"]
         route = place.routes.get(GET if method == _HEAD else method)

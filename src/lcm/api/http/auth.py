@@ -22,6 +22,7 @@ from lcm.api.http.request import Request
 from lcm.api.http.routing import Policy
 from lcm.control.access.oidc import TokenRefusal
 from lcm.control.access.tokens import Credential, Tokens, digest_of
+from lcm.model.access.address import address_block
 from lcm.model.access.identity import MAX_TOKEN_LENGTH, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid
@@ -83,6 +84,11 @@ def check_csrf(request: Request, session: str) -> None:
     sent, kept = request.headers.get(CSRF_HEADER.lower().encode(), b""), _cookie_value(request, CSRF_COOKIE)
     if not (hmac.compare_digest(sent, wanted) and hmac.compare_digest(kept, wanted)):
         raise Forbidden(f"send the value of the cookie {CSRF_COOKIE.decode()} in the header {CSRF_HEADER}")
+    check_same_origin(request)
+
+
+def check_same_origin(request: Request) -> None:
+    """Raise Forbidden unless a browser says that one of our own pages sends a request."""
     if not _is_same_origin(request):
         raise Forbidden("this must come from a page of ours: neither Origin nor Sec-Fetch-Site says so")
 
@@ -99,7 +105,7 @@ def clear_session_cookies(request: Request) -> Headers:
 
 
 def _both_cookies(request: Request, session: bytes, csrf: bytes, seconds: int) -> Headers:
-    rules = b"; Path=/; Max-Age=%d; SameSite=Strict%s" % (seconds, b"; Secure" if _is_secure(request) else b"")
+    rules = b"; Path=/; Max-Age=%d; SameSite=Strict%s" % (seconds, b"; Secure" if request.is_secure else b"")
     return (
         (b"set-cookie", b"%s=%s%s; HttpOnly" % (_cookie_name(request, SESSION_COOKIE), session, rules)),
         (b"set-cookie", b"%s=%s%s" % (_cookie_name(request, CSRF_COOKIE), csrf, rules)),
@@ -107,7 +113,7 @@ def _both_cookies(request: Request, session: bytes, csrf: bytes, seconds: int) -
 
 
 def _cookie_name(request: Request, name: bytes) -> bytes:
-    return _HOST_PREFIX + name if _is_secure(request) else name
+    return _HOST_PREFIX + name if request.is_secure else name
 
 
 def _cookie_value(request: Request, name: bytes) -> bytes:
@@ -128,13 +134,8 @@ def _is_same_origin(request: Request) -> bool:
         return site == _SAME_ORIGIN
     scheme, _, place = origin.lower().partition(b"://")
     # A proxy that terminates TLS may not say so; then only the host can be compared.
-    schemes = (b"https",) if _is_secure(request) else (b"http", b"https")
+    schemes = (b"https",) if request.is_secure else (b"http", b"https")
     return scheme in schemes and bool(place) and place == request.headers.get(b"host", b"").lower()
-
-
-def _is_secure(request: Request) -> bool:
-    forwarded = request.headers.get(b"x-forwarded-proto", b"").lower()
-    return request.scope.get("scheme") == "https" or forwarded == b"https"
 
 
 ACTORS: Final = {name.encode(): name for name in (SCHEDULER, WORKER_CONTROLLER, LABLET_CONTROLLER, POOL_CONTROLLER)}
@@ -165,8 +166,8 @@ class Authenticator:
         Raises Declined, Forbidden or Invalid when the caller is not admitted.
         """
         if policy.public:
-            # A bucket of their own: anonymous callers behind the same proxy must not make health checks fail.
-            _check_rate(self._public.take(request.address, now))
+            if policy.limited:
+                _check_rate(self._public.take(address_block(request.address), now))
             return True
         presented = _token_in_headers(request.headers)
         if presented:
@@ -192,7 +193,6 @@ class Authenticator:
     async def verify(self, request: Request) -> None:
         """Verify an issuer's token, so that it is known from now on. Raises Declined when it is refused, or Later."""
         assert self._issued is not None, "there is nobody to verify it"
-        self._failures.check(request.address)
         presented = _token_in_headers(request.headers)
         found = await self._issued.verify(presented, digest_of(presented))
         if isinstance(found, TokenRefusal):
@@ -212,7 +212,7 @@ class Authenticator:
     def _find_browser_session(self, request: Request, now: float) -> Credential:
         session = _cookie_value(request, SESSION_COOKIE).decode("latin-1")
         if not session:
-            _check_rate(self._anonymous.take(request.address, now))
+            _check_rate(self._anonymous.take(address_block(request.address), now))
             raise Declined(UNAUTHORIZED, _SIGN_IN_REMEDY)
         found = self._tokens.find_credential(session)
         if found is None or not found.session:

@@ -1,19 +1,19 @@
 """How much one caller may ask for: sizes, timeouts, and a token bucket per caller or address.
 
 Used by `api.http.app` and `api.http.auth`. Failed sign-ins are logged, and limited by address far more tightly than
-requests: a valid token is admitted whatever others at its address do, but what is costly to check is not checked
-once an address has failed too often.
+requests. A valid token is admitted whatever others at its address do.
 """
 
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
 import structlog
 
-from lcm.api.http.problems import RATE_LIMITED, Declined, ProblemReason
+from lcm.api.http.answers import CLOSE
+from lcm.api.http.problems import BUSY, RATE_LIMITED, Declined, ProblemReason
+from lcm.model.access.address import address_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class ApiLimits:
 
     body_bytes: int = 1_000_000
     apply_bytes: int = 32_000_000
+    bodies_bytes: int = 128_000_000
+    """How many bytes of bodies are held at once; a quarter for one caller, or one body of the longest."""
     body_seconds: float = 30.0
     """How long a body may take to arrive."""
     send_seconds: float = 30.0
@@ -58,11 +60,6 @@ class TokenBuckets:
             levels.popitem(last=False)
         return 0.0 if allowed else (1 - level) / self._rate
 
-    def wait(self, name: str, now: float) -> float:
-        """Take nothing. Return 0 if there is a token, else the seconds until there will be."""
-        level = self._level(name, now)
-        return 0.0 if level >= 1 else (1 - level) / self._rate
-
     def _level(self, name: str, now: float) -> float:
         kept = self._levels.get(name)
         return self._burst if kept is None else min(self._burst, kept[0] + (now - kept[1]) * self._rate)
@@ -98,8 +95,33 @@ class OpenStreams:
             del self._open[name]
 
 
-_IPV6_PREFIX_BITS: Final = 64
-"""The part of an IPv6 address that identifies one subscriber; the rest they choose freely."""
+class HeldBodies:
+    """Counts the bytes of bodies that requests hold, from their arrival to the answer: in all, and of each caller."""
+
+    def __init__(self, limits: ApiLimits) -> None:
+        self._most = max(limits.bodies_bytes, limits.apply_bytes)
+        self._share = max(self._most // 4, limits.apply_bytes)
+        self._held: dict[str, int] = {}
+        self.total = 0
+
+    def hold(self, name: str, size: int) -> None:
+        """Count more bytes. Raise Declined when there are too many, of this caller or in all."""
+        mine = self._held.get(name, 0) + size
+        if mine > self._share:
+            raise Declined(RATE_LIMITED, "your other requests hold too many bytes", headers=(CLOSE,), wait=1)
+        if self.total + size > self._most:
+            raise Declined(BUSY, "all requests together hold too many bytes", headers=(CLOSE,), wait=1)
+        self._held[name] = mine
+        self.total += size
+
+    def release(self, name: str, size: int) -> None:
+        """Count bytes less that were held."""
+        self.total -= size
+        self._held[name] -= size
+        if not self._held[name]:
+            del self._held[name]
+
+
 _TOO_OFTEN: Final = "too many sign-ins failed from your address; wait"
 _log: Final = structlog.get_logger()
 
@@ -110,24 +132,9 @@ class SignInFailures:
     def __init__(self, limits: ApiLimits) -> None:
         self._buckets = TokenBuckets(limits, rate=limits.failures_per_minute / 60, burst=limits.failure_burst)
 
-    def check(self, address: str) -> None:
-        """Raise Declined while an address has failed too often."""
-        if wait := self._buckets.wait(_address_block(address), asyncio.get_running_loop().time()):
-            raise Declined(RATE_LIMITED, _TOO_OFTEN, wait=wait)
-
     def count(self, address: str, reason: ProblemReason, detail: str) -> Declined:
         """Count one more failure, and return the error to raise for it."""
-        if wait := self._buckets.take(_address_block(address), asyncio.get_running_loop().time()):
+        if wait := self._buckets.take(address_block(address), asyncio.get_running_loop().time()):
             return Declined(RATE_LIMITED, _TOO_OFTEN, wait=wait)
         _log.warning("sign-in failed", address=address, reason=reason.name)
         return Declined(reason, detail)
-
-
-def _address_block(address: str) -> str:
-    if ":" not in address:
-        return address
-    try:
-        number = int(ip_address(address.partition("%")[0]))
-    except ValueError:
-        return address
-    return f"{number >> (128 - _IPV6_PREFIX_BITS):x}"

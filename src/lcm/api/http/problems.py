@@ -31,6 +31,7 @@ class ProblemReason:
     title: str
 
 
+AMBIGUOUS: Final = ProblemReason("Ambiguous", 400, "A header is there twice")
 MALFORMED: Final = ProblemReason("Malformed", 400, "Not JSON")
 UNAUTHORIZED: Final = ProblemReason("Unauthorized", 401, "Sign in first")
 NO_ROUTE: Final = ProblemReason("NoRoute", 404, "Nothing is here")
@@ -39,6 +40,7 @@ NO_METHOD: Final = ProblemReason("MethodNotAllowed", 405, "No such method here")
 TOO_SLOW: Final = ProblemReason("RequestTimeout", 408, "The body took too long")
 NO_MEDIA: Final = ProblemReason("UnsupportedMediaType", 415, "No such media type here")
 RATE_LIMITED: Final = ProblemReason("RateLimited", 429, "Too many requests")
+BUSY: Final = ProblemReason("Throttled", 503, "Too busy")
 BUG: Final = ProblemReason("Bug", 500, "Our mistake")
 _INTERNAL_ERROR: Final = "an error of the server; see its log"
 _QUIET_SECONDS: Final = 60.0
@@ -109,7 +111,7 @@ def bug_answer() -> Answer:
 
 
 REASONS: Final[Mapping[int, str]] = {
-    400: "Malformed",
+    400: "Malformed, or Ambiguous for a header that is there twice",
     401: "Unauthorized, or why an issuer's token is refused: TokenExpired, TokenAudience, TokenSignature …",
     403: "Forbidden",
     404: "NotFound, or NoRoute where nothing is served",

@@ -15,9 +15,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from lcm.api.http.answers import CLOSE, Receive, Scope
-from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
+from lcm.api.http.limits import ApiLimits, HeldBodies, OpenStreams, SignInFailures
 from lcm.api.http.metrics import ApiMetrics
-from lcm.api.http.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined, ProblemLog, public_problem
+from lcm.api.http.problems import AMBIGUOUS, MALFORMED, NO_MEDIA, TOO_SLOW, Declined, ProblemLog, public_problem
 from lcm.api.routes.plan_shapes import Planner
 from lcm.control.access.audit import Origin
 from lcm.control.access.sign_in import SignIns
@@ -28,9 +28,11 @@ from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.control.plane.wire import EPOCH_HEADER, IDEMPOTENCY_KEY, check_idempotency_key
+from lcm.model.access.address import TrustedProxies, forwarded_scheme
 from lcm.model.access.identity import SEES_ALL, Caller, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError, TooLarge, to_fault
+from lcm.model.base.moments import check_moments
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Fence
@@ -55,6 +57,22 @@ _APPLY_FACTOR: Final = 4
 _ETAG: Final = re.compile(r'"([0-9]{1,15})"')
 _FENCE: Final = re.compile(r"([\x21-\x3a\x3c-\x7e]{1,512});([0-9]{1,15})")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_SINGLE_HEADERS: Final = frozenset(
+    {
+        b"authorization",
+        b"content-type",
+        b"cookie",
+        b"host",
+        b"idempotency-key",
+        b"if-match",
+        b"last-event-id",
+        b"lcm-actor",
+        b"lcm-fence",
+        b"origin",
+        b"x-api-key",
+        b"x-csrf-token",
+    }
+)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -80,10 +98,13 @@ class RequestContext:
     plans: Planner | None = None
     """Makes what-if plans; None where this process makes none."""
     problems: ProblemLog = field(default_factory=ProblemLog)
+    bodies: HeldBodies = field(init=False)
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
     acting: Callable[[Caller], Plane] = field(init=False)
     """Returns the plane of a caller; the planes of recent callers are cached."""
 
     def __post_init__(self) -> None:
+        self.bodies = HeldBodies(self.limits)
         self.acting = lru_cache(maxsize=1_000)(self.core.plane_for)
 
 
@@ -92,6 +113,7 @@ class Request:
 
     __slots__ = (
         "_headers",
+        "_held",
         "_origin",
         "caller",
         "credential",
@@ -116,6 +138,7 @@ class Request:
         """Whether sending of an answer has begun."""
         self._headers: Mapping[bytes, bytes] | None = None
         self._origin: Origin | None = None
+        self._held = 0
 
     @property
     def max_body_bytes(self) -> int:
@@ -132,6 +155,15 @@ class Request:
             self._headers = dict(self.scope["headers"])
         return self._headers
 
+    def check_headers(self) -> None:
+        """Raise Declined when a header that must be one is there twice: who reads the other one acts differently."""
+        given = self.scope["headers"]
+        if len(self.headers) < len(given):
+            names = [name for name, _ in given]
+            for name in sorted(_SINGLE_HEADERS & self.headers.keys()):
+                if names.count(name) > 1:
+                    raise Declined(AMBIGUOUS, f"the header {name.decode()} is there twice; send it once")
+
     def header(self, name: str) -> str | None:
         """Return a header as text; None when it is missing."""
         raw = self.headers.get(name.lower().encode())
@@ -145,7 +177,25 @@ class Request:
 
     @property
     def address(self) -> str:
-        """The client's address; empty if it is not known."""
+        """The client's address, behind proxies that are trusted; empty if it is not known."""
+        peer = self._peer
+        if not self.shared.proxies.trusts(peer):
+            return peer
+        return self.shared.proxies.find_client(
+            peer, self.header("forwarded") or "", self.header("x-forwarded-for") or ""
+        )
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the client's request was encrypted, to us or to a trusted proxy."""
+        if self.scope.get("scheme") == "https":
+            return True
+        if not self.shared.proxies.trusts(self._peer):
+            return False
+        return forwarded_scheme(self.header("forwarded") or "", self.header("x-forwarded-proto") or "") == "https"
+
+    @property
+    def _peer(self) -> str:
         client = self.scope.get("client")
         return client[0] if client else ""
 
@@ -264,10 +314,11 @@ class Request:
             return empty
         self._check_media()
         try:
-            return _decoder(shape).decode(body)
+            made = _decoder(shape).decode(body)
         except _DECODE_ERRORS as error:
             _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
             raise Invalid(to_fault(error, "body")) from error
+        return check_moments(made)
 
     async def _read_chunks(self) -> bytes:
         parts, size, more = list[bytes](), 0, True
@@ -278,12 +329,29 @@ class Request:
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
             size += len(part)
+            self._hold(len(part))
             if size > self.max_body_bytes:
                 if more:
                     await self._drain(size)
                 raise _too_large(self.max_body_bytes)
             parts.append(part)
         return b"".join(parts)
+
+    def _hold(self, size: int) -> None:
+        """Count bytes of the body until the answer is sent."""
+        if size:
+            self.shared.bodies.hold(self._holder, size)
+            self._held += size
+
+    def release(self) -> None:
+        """Count the bytes of the body no more."""
+        if self._held:
+            self.shared.bodies.release(self._holder, self._held)
+            self._held = 0
+
+    @property
+    def _holder(self) -> str:
+        return self.caller.name if self.caller else self.address
 
     async def _drain(self, size: int) -> None:
         try:
@@ -338,12 +406,12 @@ def convert_document(document: object, shape: type[T], faults: Sequence[Fault] =
         raise Invalid(*faults, to_fault(error, "body")) from error
     if faults:
         raise Invalid(*faults)
-    return made
+    return check_moments(made)
 
 
 def _convert_query(values: Mapping[str, str], shape: type[Q]) -> Q:
     try:
-        return msgspec.convert(values, shape, strict=False)
+        return check_moments(msgspec.convert(values, shape, strict=False))
     except msgspec.ValidationError as error:
         raise Invalid(to_fault(error, "body")) from error
 

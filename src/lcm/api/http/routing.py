@@ -29,10 +29,14 @@ class Policy:
     roles: frozenset[Role] = frozenset()
     public: bool = False
     """No sign-in is needed."""
+    limited: bool = True
+    """How often an address may ask is limited, if no sign-in is needed."""
 
 
 DENY: Final = Policy()
 PUBLIC: Final = Policy(EVERYONE, public=True)
+HEALTH: Final = Policy(EVERYONE, public=True, limited=False)
+"""For probes, which share an address with everybody else behind a proxy and must not fail because of them."""
 SIGNED_IN: Final = Policy(EVERYONE)
 STAFF_AND_SERVICES: Final = Policy(STAFF | SERVICE)
 SERVICES: Final = Policy(SERVICE)

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 from msgspec import UNSET, Meta, UnsetType
 
-from lcm.api.http.answers import NO_CONTENT, Answer, Header, json_answer
-from lcm.api.http.auth import clear_session_cookies, set_session_cookies
-from lcm.api.http.problems import UNAUTHORIZED, Declined
+from lcm.api.http.answers import HTML, NO_CONTENT, Answer, json_answer
+from lcm.api.http.auth import check_same_origin, clear_session_cookies, set_session_cookies
+from lcm.api.http.problems import UNAUTHORIZED
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, PUBLIC, SIGNED_IN, Policy, Route
 from lcm.control.access.audit import AuditFilter, search_records
@@ -144,8 +144,14 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
 
 
 SIGN_IN_PATH: Final = "/sign-in"
-
-_NO_REFERRER: Final[Header] = (b"referrer-policy", b"no-referrer")
+_CONFIRM_POLICY: Final = b"default-src 'none'; form-action 'self'; frame-ancestors 'none'"
+_CONFIRM_PAGE: Final = b"""\
+<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Lablet Cloud Manager</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"></head>
+<body><h1>Lablet Cloud Manager</h1><p>Sign in with this browser? The link works once.</p>
+<form method="post"><button>Sign in</button></form></body></html>
+"""
+"""The form is sent to the page's own address, so that the code is nowhere in the page."""
 _LINK_INVALID: Final = "this link is not valid or has expired: `lcm sign-in` prints a new one"
 
 
@@ -168,23 +174,23 @@ async def _create_link(request: Request) -> Answer:
     return json_answer(SignInLink(path=link_path(code.reveal()), expires_at=expires_at))
 
 
+async def _show_sign_in(request: Request) -> Answer:
+    """Answer a page that asks for confirmation: opening a link changes nothing, whoever opens it."""
+    request.query(CodeQuery)
+    return Answer(body=_CONFIRM_PAGE, media=HTML, page_policy=_CONFIRM_POLICY)
+
+
 async def _sign_in(request: Request) -> Answer:
     code = request.query(CodeQuery).code
-    if request.scope["method"] != GET or request.headers.get(b"sec-purpose", b"").startswith(b"prefetch"):
-        # A prefetch must not use up the link.
-        raise Declined(UNAUTHORIZED, _LINK_INVALID, headers=(_NO_REFERRER,))
-    failures = request.shared.failures
-    failures.check(request.address)
+    check_same_origin(request)
     made = await request.shared.sign_ins.exchange(code, request.writer_for)
     if made is None:
-        declined = failures.count(request.address, UNAUTHORIZED, _LINK_INVALID)
-        declined.headers = (*declined.headers, _NO_REFERRER)
-        raise declined
+        raise request.shared.failures.count(request.address, UNAUTHORIZED, _LINK_INVALID)
     secret, token = made
     assert token.expires_at is not None, "a session ends"
     now = request.shared.clock.now()
     cookies = set_session_cookies(request, secret.reveal(), now=now, expires_at=token.expires_at)
-    return Answer(303, headers=((b"location", b"/"), _NO_REFERRER, *cookies))
+    return Answer(303, headers=((b"location", b"/"), *cookies))
 
 
 async def _sign_out(request: Request) -> Answer:
@@ -199,13 +205,24 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         SIGN_IN_PATH,
+        _show_sign_in,
+        "showSignIn",
+        "Show the page that asks whether to sign in with the code of a link",
+        policy=PUBLIC,
+        query=CodeQuery,
+        answer=str,
+        answer_media=HTML,
+    ),
+    Route(
+        POST,
+        SIGN_IN_PATH,
         _sign_in,
         "signIn",
         "Begin a browser's session with the code of a sign-in link, which works once",
         policy=PUBLIC,
         query=CodeQuery,
         status=303,
-        also=(401,),
+        also=(401, 403),
     ),
     Route(
         POST,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lcm.api.http.answers import NO_CONTENT, Answer, json_answer
+from lcm.api.http.answers import HTML, NO_CONTENT, Answer, json_answer
 from lcm.api.http.problems import RATE_LIMITED, Declined
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, Policy, Route
@@ -15,10 +15,9 @@ from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 
-HTML: Final = b"text/html; charset=utf-8"
 _SANDBOX: Final = (
-    b"content-security-policy",
-    b"sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
+    b"sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+    b"frame-ancestors 'none'"
 )
 """A report contains names that users wrote, so its page may reach neither the network nor our cookies."""
 _STAFF: Final = Policy(STAFF)
@@ -69,7 +68,7 @@ async def _get_plan(request: Request) -> Answer:
 
 async def _get_report(request: Request) -> Answer:
     page = _planner_or_gone(request).report(request.params[0])
-    return Answer(body=page.encode(), media=HTML, headers=(_SANDBOX,))
+    return Answer(body=page.encode(), media=HTML, page_policy=_SANDBOX)
 
 
 async def _cancel_plan(request: Request) -> Answer:

@@ -6,7 +6,7 @@ from typing import Final
 from lcm.api.http.answers import Answer, json_answer
 from lcm.api.http.metrics import MEDIA
 from lcm.api.http.request import Request, RequestContext
-from lcm.api.http.routing import GET, PUBLIC, SIGNED_IN, STAFF_AND_SERVICES, Route
+from lcm.api.http.routing import GET, HEALTH, PUBLIC, SIGNED_IN, STAFF_AND_SERVICES, Route
 from lcm.api.routes.shapes import Description, Health, Readiness, ReadyCheck
 from lcm.control.plane.wire import Who
 from lcm.model.base.errors import LcmError
@@ -59,14 +59,14 @@ async def _check_readiness(shared: RequestContext) -> tuple[int | None, dict[str
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(GET, "/healthz", _healthz, "healthz", "Check whether the process answers", policy=PUBLIC, answer=Health),
+    Route(GET, "/healthz", _healthz, "healthz", "Check whether the process answers", policy=HEALTH, answer=Health),
     Route(
         GET,
         "/readyz",
         _readyz,
         "readyz",
         "Check whether requests can be served",
-        policy=PUBLIC,
+        policy=HEALTH,
         answer=Readiness,
         also=(503,),
     ),

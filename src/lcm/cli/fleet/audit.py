@@ -91,6 +91,8 @@ def _row(record: "AuditRecord") -> tuple[str, ...]:
     deeds = [f"{deed.verb} {deed.kind}/{deed.name}" for deed in record.deeds[:_SHOWN]]
     more = len(record.deeds) - len(deeds)
     did = ", ".join(deeds) + (f" and {more} more" if more else "")
+    if record.refused:
+        did = f"refused: {did} ({record.refused})" + (f", {record.left_out} more before" if record.left_out else "")
     revision = "" if record.revision is None else str(record.revision)
     when = f"{record.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
     return when, record.who, record.role, did, record.address or "here", revision, record.request

@@ -293,7 +293,7 @@ def _parse_date(date: str | None) -> datetime | None:
 
 async def _check_identity(context: ApiContext, seen: DoctorFindings) -> Sequence[DoctorCheck]:
     limits = ClientTimeouts(connect_seconds=TIME_LIMIT_SECONDS / 2, request_seconds=TIME_LIMIT_SECONDS)
-    async with HttpPlane.open(context.url, context.token, limits=limits) as plane:
+    async with HttpPlane.open(context.url, context.token, limits=limits, trust=connection.find_authority()) as plane:
         with suppress(Forbidden):
             seen.system = await plane.get(_SETTINGS)
             seen.system_is_known = True

@@ -35,6 +35,8 @@ from lcm.model.base.errors import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     from lcm.control.plane.transport import ApiConnection
 
 
@@ -190,7 +192,7 @@ def with_plane(
         async with asyncio.timeout(within_seconds), AsyncExitStack() as ending:
             from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-            plane = HttpPlane.open(found.url, found.token)
+            plane = HttpPlane.open(found.url, found.token, trust=find_authority())
             ending.push_async_callback(plane.close)
             if who:
                 await ending.enter_async_context(plane)
@@ -230,7 +232,9 @@ def with_connection(work: "Callable[[ApiConnection], Awaitable[T]]", context: st
     async def run() -> T:
         from lcm.control.plane.transport import ApiConnection, ClientTimeouts  # noqa: PLC0415 - likewise
 
-        line = ApiConnection(found.url, found.token, actor="", limits=ClientTimeouts(), trust=None, transport=None)
+        line = ApiConnection(
+            found.url, found.token, actor="", limits=ClientTimeouts(), trust=find_authority(), transport=None
+        )
         try:
             return await work(line)
         finally:
@@ -258,6 +262,16 @@ def request(
         return read_answer(await line.request(method, path, query=query, body=sent, seconds=seconds), answer)
 
     return with_connection(work, context)
+
+
+def find_authority() -> "ssl.SSLContext | None":
+    """Return the authority that LCM_CA_FILE names for the API's certificate; None for the public ones."""
+    file = os.environ.get("LCM_CA_FILE")
+    if not file:
+        return None
+    from lcm.system.tls import trusted_authority  # noqa: PLC0415 - few commands need it
+
+    return trusted_authority(Path(file).expanduser())
 
 
 def find_context(name: str | None) -> ApiContext:

@@ -143,7 +143,12 @@ def format_span(length: timedelta) -> str:
 
 def format_moment(moment: datetime | None) -> str:
     """Format a moment to the minute, in UTC."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%MZ}" if moment else ""
+    if moment is None:
+        return ""
+    try:
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%MZ}"
+    except OverflowError:  # in UTC it would be outside of the calendar
+        return moment.isoformat()
 
 
 def format_relative(moment: datetime, now: datetime) -> str:

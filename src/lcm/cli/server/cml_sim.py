@@ -13,8 +13,9 @@ from lcm.sim.cml.pace import FASTEST
 from lcm.sim.cml.rest.app import CmlApp, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock, new_epoch
-from lcm.system.serving import Certificate, listen, serve, url_host
+from lcm.system.serving import listen, serve, url_host
 from lcm.system.tasks import stop_on_signals
+from lcm.system.tls import ServerTls, make_tls
 
 
 def cml_sim(
@@ -32,7 +33,7 @@ def cml_sim(
         raise typer.BadParameter("must be above 0", param_hint="--speed")
     clock = SystemClock()
     cml = Cml(clock, Chance(seed or new_epoch()), speed=speed, username=username, password=password)
-    certificate = None if http else make_certificate(host, clock.now())
+    tls = None if http else make_tls(make_certificate(host, clock.now()))
     try:
         listening = listen(host, port)
     except LcmError as error:
@@ -42,8 +43,8 @@ def cml_sim(
     render.print_line(
         f"Simulated CML {cml.machine.version} at {address} user {username} speed {speed:g}. Ctrl-C stops it."
     )
-    asyncio.run(_serve_cml(CmlApp(cml), listening, certificate))
+    asyncio.run(_serve_cml(CmlApp(cml), listening, tls))
 
 
-async def _serve_cml(app: CmlApp, listening: socket.socket, certificate: Certificate | None) -> None:
-    await serve(app, listening, certificate, stop_on_signals())
+async def _serve_cml(app: CmlApp, listening: socket.socket, tls: ServerTls | None) -> None:
+    await serve(app, listening, tls, stop_on_signals())

@@ -1,8 +1,8 @@
 """The audit: who did what to which objects, when and from where, written in the commit that did it.
 
 `control.objects.writer` writes one record for every commit that a caller asked for. What controllers report (status
-and measurements) is in the objects' own histories, not here; refused requests are not recorded, as they changed
-nothing. Housekeeping removes old records.
+and measurements) is in the objects' own histories, not here. What people asked for and were refused is recorded by
+`api.http.refusals`, within limits. Housekeeping removes old records.
 """
 
 import re
@@ -50,7 +50,7 @@ class AuditedAction(Part):
 
 
 class AuditRecord(Part):
-    """One commit that a caller asked for. `revision` is null once a restore has begun another history."""
+    """One commit that a caller asked for, or its refusal. `revision` is null after a restore began another history."""
 
     id: str
     at: Moment
@@ -62,6 +62,10 @@ class AuditRecord(Part):
     deeds: tuple[AuditedAction, ...]
     epoch: str
     revision: int | None = None
+    refused: str = ""
+    """Why it was not done; empty for what was."""
+    left_out: int = 0
+    """How many refusals of this caller before this one were not recorded, as there were too many."""
 
 
 class AuditFilter(NamedTuple):
@@ -82,9 +86,17 @@ class AuditPage(NamedTuple):
 
 
 def make_record(
-    caller: Caller, origin: Origin, deeds: Sequence[AuditedAction], *, at: datetime, name: str, epoch: str
+    caller: Caller,
+    origin: Origin,
+    deeds: Sequence[AuditedAction],
+    *,
+    at: datetime,
+    name: str,
+    epoch: str,
+    refused: str = "",
+    left_out: int = 0,
 ) -> Put:
-    """Return the operation that must be part of the commit that does this."""
+    """Return the operation that must be part of the commit that does this, or that records why it was refused."""
     record = AuditRecord(
         id=name,
         at=at,
@@ -95,6 +107,8 @@ def make_record(
         token=origin.token,
         deeds=tuple(deeds),
         epoch=epoch,
+        refused=refused,
+        left_out=left_out,
     )
     return Put(f"{AUDIT_PREFIX}{_stamp(at)}-{name}", _CODEC.encode(record), at=ABSENT)
 

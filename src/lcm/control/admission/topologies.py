@@ -57,6 +57,8 @@ async def complete_definition(artifacts: Artifacts, definition: LabletDefinition
     if definition.spec.lab_type not in _CML_TYPES:
         return definition
     data = await _fetch_topology(artifacts, definition.spec.topology)
+    if definition.spec.topology.uri == f"artifact://{digest_of(data)}":
+        await artifacts.put(data)  # it counts as stored now, so that no sweep removes it before this is committed
     try:
         spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
     except Invalid as error:

@@ -30,6 +30,7 @@ from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
 from lcm.control.objects.records import Record, key_of
 from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.steps import is_removable, require_actor, take_step
+from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
@@ -89,6 +90,7 @@ class ControlPlane:
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
         sinks: SinkSettings = NO_SINKS,
         store_alert_percent: int = ALERT_PERCENT,
+        quota_bytes: int = DEFAULT_QUOTA_BYTES,
     ) -> None:
         """Work on a store. `defaults` fill in the documents of each kind; `quota` is asked before creates.
 
@@ -99,7 +101,8 @@ class ControlPlane:
         booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
         use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
-        and which are always there. `store_alert_percent` says how full the store may be before that is an alert.
+        and which are always there. `store_alert_percent` says how full the store may be before that is an alert;
+        `quota_bytes` is what the lab files of one author may hold.
         """
         self.store = store
         self.clock = clock
@@ -110,7 +113,7 @@ class ControlPlane:
         self.record_ids = record_ids
         self.fleet = fleet
         self.judgement = judgement
-        self.library = LearningContext(artifacts, review)
+        self.library = LearningContext(artifacts, review, quota_bytes)
         self._defaults = defaults
         self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
         """What is known about the store itself; somebody must run it."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lcm.control.access.audit import AuditedAction
 from lcm.control.accounts.costs import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
 from lcm.control.admission import topologies
@@ -16,7 +15,7 @@ from lcm.control.booking import calendar_view, reservations, seat_moves
 from lcm.control.booking import explain as explaining
 from lcm.control.booking import schedule as scheduling
 from lcm.control.booking.promise import Promises
-from lcm.control.objects import session_files
+from lcm.control.objects import session_files, uploads
 from lcm.control.objects.imports import WorkerImport
 from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.bodies import BulkImport, Imported, Sample
@@ -112,9 +111,10 @@ class LocalOperations(PlaneOperations):
             return await observing.record_observation(self._writer, ref, observation, request_id, review)
 
     async def upload_topology(self, data: bytes) -> TopologyReport:
-        told = await topologies.upload_topology(self._artifacts, data)
-        await self._writer.submit((), deeds=[AuditedAction(verb="upload", kind="Topology", name=told.digest)])
-        return told
+        artifacts, quota_bytes = self._artifacts, self._core.library.quota_bytes
+        return await uploads.store_upload(
+            self._writer, data, lambda: topologies.upload_topology(artifacts, data), quota_bytes=quota_bytes
+        )
 
     async def artifacts(self, ref: SessionRef) -> Sequence[Artifact]:
         return await session_files.list_files(self._writer, ref)

@@ -54,7 +54,7 @@ from lcm.model.topology.lab import TopologyReport
 if TYPE_CHECKING:
     from lcm.control.plane.protocol import DefinitionRef, Ref, SessionRef, WorkerRef
 
-EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _NO_PROMISES: Final = (409,)
 """Answered where the control plane makes no promises, so that there is nothing to show."""
 

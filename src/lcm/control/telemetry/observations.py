@@ -15,6 +15,7 @@ import msgspec
 
 from lcm.control.delivery import events
 from lcm.control.objects.records import CODEC, Record, encode_checked, find_record, observations_key, with_revision
+from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, SessionRef
 from lcm.model.access.identity import SEES_ALL
@@ -170,10 +171,12 @@ def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None
 
 @dataclass(slots=True)
 class LearningContext:
-    """What all callers share: the artifact store, the review criteria, and the lock for learning."""
+    """What all callers share: the artifact store and its quota, the review criteria, and the lock for learning."""
 
     artifacts: Artifacts | None = None
     review: ReviewPolicy = DEFAULT_REVIEW
+    quota_bytes: int = DEFAULT_QUOTA_BYTES
+    """How many bytes of lab files one author may store."""
     lock: Lock = field(default_factory=Lock)
     """One learner at a time in a process.
 

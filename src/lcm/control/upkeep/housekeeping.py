@@ -15,7 +15,7 @@ import structlog
 
 from lcm.control.access import audit, sign_in, tokens
 from lcm.control.delivery import sinks
-from lcm.control.objects import deletion, requests
+from lcm.control.objects import deletion, requests, uploads
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
 from lcm.control.objects.records import CODEC, UIDS, Record, read_entry, removal_ops, with_revision
 from lcm.control.objects.writer import commit_ops
@@ -25,6 +25,7 @@ from lcm.model.base.event import encode_event
 from lcm.model.base.resource import Count, Moment, Part
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
+from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
 
 _SESSION_KIND: Final = KINDS[LabletSession.__name__]
@@ -134,6 +135,7 @@ async def sweep_archive(store: Store, before: datetime) -> int:
 
 
 INTERVAL: Final = timedelta(minutes=10)
+UPLOADS_INTERVAL: Final = timedelta(hours=1)
 HISTORY_RETENTION: Final = timedelta(hours=1)
 """How long a watch may be disconnected and still resume."""
 ARCHIVE_AFTER: Final = timedelta(days=1)
@@ -177,6 +179,7 @@ class Housekeeping:
         audit_kept: timedelta = audit.AUDIT_KEPT,
         linger: timedelta = ARCHIVE_AFTER,
         archived: timedelta = ARCHIVE_RETENTION,
+        artifacts: Artifacts | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -186,6 +189,8 @@ class Housekeeping:
         self._linger = linger
         self._archived = archived
         self._ends = SessionEnds()
+        self._artifacts = artifacts
+        self._uploads_swept_at: datetime | None = None
 
     async def run(self) -> None:
         """Tidy up periodically, until cancelled."""
@@ -210,9 +215,18 @@ class Housekeeping:
             "sessions_archived": await archive_ended(self._store, now, now - self._linger, self._ends),
             "archived_sessions": await sweep_archive(self._store, now - self._archived),
             "audit_records": await self._sweep(audit.AUDIT_PREFIX, audit.is_older_record, now - self._audit_kept),
+            "uploads": await self._sweep_uploads(now),
         }
         if any(swept.values()):
             _log.info("store tidied", **swept)
+
+    async def _sweep_uploads(self, now: datetime) -> int:
+        """Remove the uploads that nothing refers to, if that was not done lately: it lists every file."""
+        last = self._uploads_swept_at
+        if self._artifacts is None or (last is not None and now - last < UPLOADS_INTERVAL):
+            return 0
+        self._uploads_swept_at = now
+        return await uploads.sweep_uploads(self._store, self._artifacts, now)
 
     async def _sweep(self, prefix: str, is_over: Callable[[Entry, datetime], bool], moment: datetime) -> int:
         """Delete the records that are over by a moment, a page in a commit; return how many there were."""

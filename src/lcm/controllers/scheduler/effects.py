@@ -34,7 +34,7 @@ _NEVER: Final = "no worker, present or planned, can ever take it"
 _NOT_NOW: Final = "no worker, present or planned, can take it now"
 _CLOSED: Final = frozenset({"draining", "phase"})
 """Filters that mean a place is closed now, which may change."""
-_FIGURES: Final = re.compile(r"\d+(?:[-:.]\d+)+")
+_FIGURES: Final = re.compile(r"(?<!\d)\d++(?:[-:.]\d+)+")
 """Dates, times and sums: they change in a sentence while its meaning stays the same."""
 
 

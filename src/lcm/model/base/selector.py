@@ -3,8 +3,7 @@
 `control` applies them to every list and watch; `api` and `cli` use this module to parse what a person wrote.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -16,11 +15,8 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import Resource
 
 _MAX_LENGTH: Final = 1024
-_TERM: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^,()]*?)\s*")
-_SET: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s+(?P<op>in|notin)\s+\((?P<value>[^()]*)\)\s*")
-_EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<name>[^\s=!,()]+)\s*")
+_RESERVED: Final = frozenset("=!,()")
 _CONTAINERS: Final = (inspect.StructType, inspect.DictType, inspect.VarTupleType)
-_COMMA: Final = re.compile(r",(?![^()]*\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +81,55 @@ def selects(where: ObjectSelector, resource: Resource) -> bool:
 def _parse_terms(path: str, text: str) -> tuple[SelectorTerm, ...]:
     if len(text) > _MAX_LENGTH:
         raise Invalid(Fault(path, f"{len(text)} characters long", f"use at most {_MAX_LENGTH}"))
-    return tuple(_parse_term(path, part) for part in _COMMA.split(text)) if text.strip() else ()
+    return tuple(_parse_term(path, part.strip()) for part in _split_terms(text)) if text.strip() else ()
+
+
+def _split_terms(text: str) -> Iterator[str]:
+    """Split at the commas outside of parentheses. Every character is looked at once, whatever the text is."""
+    begin, depth = 0, 0
+    for place, sign in enumerate(text):
+        if sign == "," and not depth:
+            yield text[begin:place]
+            begin = place + 1
+        depth += (sign == "(") - (sign == ")")
+    yield text[begin:]
 
 
 def _parse_term(path: str, text: str) -> SelectorTerm:
-    if found := _SET.fullmatch(text):
-        values = tuple(value.strip() for value in found["value"].split(","))
-        return SelectorTerm(found["name"], values, wanted=found["op"] == "in")
-    if found := _TERM.fullmatch(text):
-        return SelectorTerm(found["name"], (found["value"],), wanted=found["op"] != "!=")
-    if found := _EXISTS.fullmatch(text):
-        return SelectorTerm(found["name"], (), wanted=not found["op"])
-    raise Invalid(
-        Fault(
-            path,
-            f"{shorten_text(text.strip(), 80)!r} is no condition",
-            "write name=value, name!=value or name in (a,b)",
+    term = _parse_set(text) if text.endswith(")") else _parse_comparison(text) if "=" in text else _parse_exists(text)
+    if not _is_name(term.name) or any(_RESERVED & set(value) - {"!"} for value in term.values):
+        raise Invalid(
+            Fault(
+                path,
+                f"{shorten_text(text, 80)!r} is no condition",
+                "write name=value, name!=value, name, !name or name in (a,b)",
+            )
         )
+    return term
+
+
+def _parse_set(text: str) -> SelectorTerm:
+    """Read `name in (a,b)` or `name notin (a,b)`; anything else gets a name that cannot be one."""
+    head, _, inner = text[:-1].partition("(")
+    match head.split():
+        case [name, ("in" | "notin") as verb]:
+            return SelectorTerm(name, tuple(value.strip() for value in inner.split(",")), wanted=verb == "in")
+    return SelectorTerm("", ())
+
+
+def _parse_comparison(text: str) -> SelectorTerm:
+    name, _, value = text.partition("=")
+    return SelectorTerm(
+        name.removesuffix("!").strip(), (value.removeprefix("=").strip(),), wanted=not name.endswith("!")
     )
+
+
+def _parse_exists(text: str) -> SelectorTerm:
+    return SelectorTerm(text.removeprefix("!").strip(), (), wanted=not text.startswith("!"))
+
+
+def _is_name(text: str) -> bool:
+    return text.split() == [text] and not _RESERVED & set(text)
 
 
 def _format_term(term: SelectorTerm) -> str:

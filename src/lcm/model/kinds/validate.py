@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid, to_fault
+from lcm.model.base.moments import find_odd_moments
 from lcm.model.base.resource import API_VERSION, Metadata, Part, shorten_text
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.rules import RULES
@@ -116,6 +117,8 @@ def _limit_faults(faults: list[Fault], *, more: bool = False) -> list[Fault]:
 
 def _broken_rules(resource: Resource, unsound: list[str]) -> list[Fault]:
     """Return the faults of all rules except those about fields that are faulty in themselves."""
+    if odd := list(find_odd_moments(resource.spec, "spec")):
+        return odd  # rules compute with moments, which these are no good for
     return [
         fault
         for rule in RULES

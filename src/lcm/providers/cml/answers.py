@@ -27,7 +27,10 @@ from lcm.providers.protocols.labhost import (
 
 _MB: Final = 1024 * 1024
 _KB_PER_MB: Final = 1024
-_POSSIBLE_TOKEN: Final = re.compile(r"(?<!\w)(['\"]).*?\1|\S+(?=['\"] is not valid)|[A-Za-z0-9+/%=-]{16,}")
+_POSSIBLE_TOKEN: Final = re.compile(
+    r"(?<!\S)[^\s'\"]\S*(?=['\"] is not valid)|(?<!\w)(['\"]).*?\1"
+    r"|(?<![^\s'\"])[^\s'\"]++(?=['\"] is not valid)|[A-Za-z0-9+/%=-]{16,}"
+)
 """What may be a token in CML's texts: something quoted, or longer than English words are."""
 _EXPANSION: Final = "CML_NODE_COUNT"
 _NO_FAILURE: Final = "OK"

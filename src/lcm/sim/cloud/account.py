@@ -3,11 +3,11 @@
 `sim.cloud.compute` puts a network in front of it. Scenarios act here directly, as people do at the cloud's console.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -115,8 +115,8 @@ class SimAccount:
 
     def images(self, region: str, name_pattern: str = "*") -> list[Image]:
         """Return our images whose name matches; `*` and `?` are wildcards."""
-        pattern = re.escape(name_pattern).replace(r"\*", ".*").replace(r"\?", ".")
-        return [image for image, owner in self._images[region] if owner == OURS and re.fullmatch(pattern, image.name)]
+        pattern = name_pattern.replace("[", "[[]")  # not special on AWS
+        return [image for image, owner in self._images[region] if owner == OURS and fnmatchcase(image.name, pattern)]
 
     def image(self, region: str, image_id: str) -> Image | None:
         """Return an image, whoever owns it; None when there is none."""

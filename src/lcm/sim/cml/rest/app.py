@@ -29,7 +29,8 @@ from lcm.sim.cml.rest.routing import (
     parse_query,
     to_reply,
 )
-from lcm.system.serving import Certificate, Receive, Scope, Send
+from lcm.system.serving import Receive, Scope, Send
+from lcm.system.tls import Certificate
 
 REFUSABLE: Final = "lcm.refusable"
 """The extension by which a transport says that it can refuse a connection: then `CmlDown` is raised instead of 502."""

@@ -1,0 +1,162 @@
+"""One HTTP connection of the server, with a limit in every state. Made by `system.serving` for each client.
+
+A connection waits for a head, for the rest of a body that nobody reads, or for the next request: each has its time. One
+timer for each connection checks now and then, as one around every request would cost time on every request. What a
+client does not take is dropped in the end. While a request is served, its own limits hold.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+_MAX_HEAD_BYTES: Final = 65_536
+_LEAST_BYTES_A_SECOND: Final = 1_000
+"""A client that takes an answer more slowly is one that does not take it."""
+
+MAX_CONNECTIONS: Final = 10_000
+"""How many connections are served at once by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be, and how long each state of one may last."""
+
+    most: int = MAX_CONNECTIONS
+    per_address: int = MAX_CONNECTIONS
+    """Connections from one address; addresses for which `is_proxy` holds have no limit of their own."""
+    is_proxy: Callable[[str], bool] = lambda _: False
+    handshake_seconds: float = 10.0
+    head_seconds: float = 10.0
+    """From the first byte of a request, or from the connection's beginning, to the end of its head."""
+    unread_seconds: float = 5.0
+    """For the rest of a body after its answer, so that a client that still writes can read the answer."""
+    idle_seconds: float = 75.0
+    """Between two requests."""
+    send_seconds: float = 30.0
+    """Without progress while an answer waits to be taken."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """Serves one connection within its limits; streams are closed when the server stops, as if their client left."""
+
+    def __init__(self, config: Config, state: ServerState, limits: ConnectionLimits, leave: Callable[[], None]) -> None:
+        """Serve one connection; `leave` is called when it is over."""
+        super().__init__(config, state, {})
+        self._limits = limits
+        self._leave = leave
+        self._head_bytes = 0
+        self._in_head = True
+        self._has_whole_body = True
+        self._deadline: float | None = None
+        """When what the client owes must be there; None while it owes nothing."""
+        self._unsent: tuple[int, float] | None = None
+        """How many bytes were not taken, and when that was seen."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent does
+        super().connection_made(transport)
+        self._expect_within(self._limits.head_seconds)
+        self._check_time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._leave()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._expect_within(self._limits.head_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("Request head too large.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            # A trailer: it would be added to the headers of a request whose caller was authenticated by them.
+            raise ValueError("trailers are not accepted")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = self._has_whole_body = False
+        self._head_bytes = 0
+        self._deadline = None
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head_bytes = 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._has_whole_body = True
+        if self.cycle.response_complete:
+            self._expect_within(self._limits.idle_seconds)
+
+    def on_response_complete(self) -> None:
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if is_last and not self._in_head:
+            limits = self._limits
+            self._expect_within(limits.idle_seconds if self._has_whole_body else limits.unread_seconds)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unsent = None
+
+    def send_400_response(self, msg: str) -> None:
+        if self._is_answering and self.cycle.response_started:
+            self.transport.close()  # an answer within an answer would be read as a part of it
+        else:
+            super().send_400_response(msg)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if not self.transport.is_closing() and self.cycle.response_started:
+            self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _expect_within(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+
+    def _check_time(self) -> None:
+        now = self.loop.time()
+        if self._in_head and self._deadline is not None and self.flow.read_paused:
+            self._expect_within(self._limits.head_seconds)  # the pause in reading is ours, so the client is not late
+        if self._is_stalled(now):
+            self.transport.abort()
+        elif self._deadline is not None and now >= self._deadline:
+            self.transport.close()
+        again = now + self._limits.head_seconds
+        due = self._deadline if self._deadline is not None and self._deadline > now else again
+        self._timer = self.loop.call_at(min(due, again), self._check_time)
+
+    def _is_stalled(self, now: float) -> bool:
+        """Return whether an answer waits for a client that takes next to nothing of it.
+
+        While an answer is being made, what waits to be sent may be new each time, unless sending is paused.
+        """
+        waiting, closing = self.transport.get_write_buffer_size(), self.transport.is_closing()
+        if not closing and (not waiting or (self._is_answering and not self.flow.write_paused)):
+            self._unsent = None
+            return False
+        if self._unsent is None:
+            self._unsent = waiting, now
+        before, since = self._unsent
+        if now - since < self._limits.send_seconds:
+            return False
+        self._unsent = waiting, now
+        return waiting > before - _LEAST_BYTES_A_SECOND * (now - since)
