@@ -49,3 +49,8 @@ def test_every_line_of_what_must_never_happen_has_two_planted_faults() -> None:
     assert [rule for rule in NEVER if counted[rule] < 2] == []
     assert len(PLANTED) >= 30
     assert len({one.name for one in PLANTED}) == len(PLANTED)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_every_fault_finds_the_code_that_it_changes(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted.plant(monkeypatch)

@@ -115,15 +115,19 @@ def _play(planted: Planted, seed: int) -> _Played:
 
 def everywhere(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
     """Put something in place of something else wherever production code has it; the witness keeps its own."""
+    replaced = 0
     for name, module in list(sys.modules.items()):
         if not name.startswith("lcm.") or name.startswith("lcm.sim.world"):
             continue
         for key, value in list(vars(module).items()):
             if value is old:
                 patch.setattr(module, key, new)
+                replaced += 1
             elif isinstance(value, dict):
                 for place in [place for place, one in value.items() if one is old]:
                     patch.setitem(value, place, new)
+                    replaced += 1
+    assert replaced, f"no module has {old}"
 
 
 def changed(scenario: Scenario, **changes: Any) -> Scenario:

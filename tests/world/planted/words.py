@@ -39,7 +39,7 @@ def permit_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     def unheeded(_check: object) -> Iterator[None]:
         yield
 
-    patch.setattr(election, "under", unheeded)
+    patch.setattr(election, "permit_scope", unheeded)
 
 
 def fence_is_removed(patch: pytest.MonkeyPatch) -> None:
