@@ -58,6 +58,17 @@ async def test_a_new_client_is_told_how_things_stand_and_then_what_happens(desk:
     assert [(one["session_id"], one["state"]) for one in sessions.data["sessions"]] == [(uid, "PENDING")]
 
 
+async def test_a_client_that_is_cut_off_within_its_snapshot_gets_all_of_it_when_it_returns(desk: Desk) -> None:
+    await desk.done("root", "POST", "/api/workers", json=DOCUMENTS["LabWorker"])
+    await book(desk, "ada", "mine")
+    *cut, last = await read(desk, "root", 3)
+    assert [(one.type, one.id) for one in cut] == [("hello", ""), ("snapshot", "")]
+    assert last.data["sessions"]
+    uid = await book(desk, "ada", "next")
+    (made,) = await read(desk, "root", 1, last=last.id)
+    assert made.data["uid"] == uid
+
+
 async def test_a_client_that_comes_back_is_told_exactly_what_it_missed(desk: Desk) -> None:
     last = await latest(desk)
     for name in ("one", "two", "three"):
@@ -118,7 +129,7 @@ async def test_a_client_is_told_what_it_asked_for(desk: Desk, query: dict[str, s
 
 @pytest.mark.parametrize("last", ["0.1.0", "nonsense", "ffffffff.999999.0"])
 async def test_an_id_of_another_history_is_answered_with_a_reset(desk: Desk, last: str) -> None:
-    reset, *_ = await read(desk, "root", 2, last=last)
+    (reset,) = await read(desk, "root", 1, last=last, snapshot="false")
     assert reset.type == "reset"
     uid = await book(desk, "ada", "after")
     (made,) = await read(desk, "root", 1, last=reset.id)

@@ -131,10 +131,13 @@ async def _stream_frames(
     while True:
         if at is None:
             at = Position(feed.revision, WHOLE_COMMIT)
-            yield b"%s\nevent: %s\ndata: {}\n\n" % (_id_line(at, feed.epoch), b"reset" if brought else b"hello")
+            held = b"event: %s\ndata: {}\n\n" % (b"reset" if brought else b"hello")
             if snapshot:
                 async for lines in _read_snapshot(request.plane):
-                    yield b"event: snapshot\ndata: %s\n\n" % _encode(lines)
+                    yield held
+                    held = b"event: snapshot\ndata: %s\n\n" % _encode(lines)
+            # The last of them has the id: a client that is cut off before gets everything again when it returns.
+            yield b"%s\n%s" % (_id_line(at, feed.epoch), held)
         try:
             async with aclosing(feed.follow(wanted, at)) as following:
                 async for frames in following:
