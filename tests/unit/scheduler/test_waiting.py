@@ -121,6 +121,21 @@ async def test_a_higher_priority_takes_the_seat_that_was_opened_for_another() ->
 
 
 @from_monday
+async def test_who_comes_after_a_greedy_owner_is_next_and_not_last() -> None:
+    async with Room().open(lablets=True) as room:
+        await room.pool(await room.worker(), max_workers=1)
+        for number in range(40):
+            await room.wants(f"greedy{number:02}", minutes=30, owner="mallory")
+        await room.reaches("greedy11", _P.RUNNING, 10 * MINUTE)
+        await room.wants("late", minutes=30, owner="ada")
+        found = await room.until("late", lambda one: one.status.waiting is not None)
+        assert found.status.waiting is not None
+        assert found.status.waiting.queue_position == 1, "of twenty-nine who wait"
+        await room.reaches("late", _P.RUNNING, HOUR)
+        assert (await room.session("greedy24")).status.phase is _P.PENDING
+
+
+@from_monday
 async def test_a_seat_that_the_plane_refuses_is_left_alone_and_the_reason_told() -> None:
     token = token_id("env:CML_LICENSE_TOKEN")
     async with Room(fleet=FleetSettings(seats={token: 0})).open() as room:

@@ -21,6 +21,7 @@ from lcm.control.booking.explain_places import (
 )
 from lcm.control.booking.guards import pools_revision
 from lcm.control.booking.promise import NO_POOL_REMEDY, UNKNOWN_SIZE_REMEDY, Promises, seat_kinds
+from lcm.control.booking.quota import LIMIT_REMEDIES
 from lcm.control.booking.request import Booking
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -265,6 +266,7 @@ def _parse_seat(name: str) -> Seat:
 _REMEDIES: Final[Mapping[str, str]] = {
     **FILTERS,
     **SEAT_REMEDIES,
+    **LIMIT_REMEDIES,
     "no_pool": NO_POOL_REMEDY,
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
@@ -298,12 +300,17 @@ async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -
     session, definition = await _draft_session(writer, request)
     await promises.calendar.ready()
     await promises.calendar.wait_for_revision(await pools_revision(writer.store, request.namespace))
+    booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
+    try:
+        if promises.quota is not None:
+            await promises.quota.check_new(writer.caller, [booking])
+    except NoRoom as error:
+        return _explain_refusal(error)
     now = writer.clock.now()
     need = need_of(session, definition)
     if session.spec.timeslot_start is None or need is None:
         return await _explain_unplaced(promises, session, definition, now)
     asked = PlacementQuery(session, definition, need, promises.calendar.terms, now)
-    booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
     places = await ask_seats(promises, asked) if request.count == 1 else []
     found = await _preview_promise(promises, booking, definition)
     left_off = max(0, len(places) - MAX_PLACES)
@@ -330,14 +337,18 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
     try:
         found = await promises.preview_seats(booking, definition)
     except NoRoom as error:
-        remedy = _REMEDIES.get(error.why, "")
-        reason = str(error).removesuffix(f"; {remedy}")
-        near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
-        return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
+        return _explain_refusal(error)
     seat = Seat(pool=found.row.pool.metadata.name, number=found.seats[0])
     seats = f"{len(found.seats)} claims on planned workers" if len(found.seats) > 1 else f"planned worker {seat.number}"
     held = f"from {format_moment(found.claims[0].start)} to {format_moment(found.claims[0].end)}"
     return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
+
+
+def _explain_refusal(error: NoRoom) -> Explanation:
+    remedy = _REMEDIES.get(error.why, "")
+    reason = str(error).removesuffix(f"; {remedy}")
+    near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
+    return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
 
 
 async def _draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
