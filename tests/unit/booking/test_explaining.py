@@ -348,7 +348,7 @@ REFUSALS = [
         "LabWorkerPool",
     ),
     (slot("06:00", "08:30"), {}, "too_soon", "it would have to be instantiated from", "a later slot"),
-    (slot(count=60), {"cores": 24}, "full", "not for all of them together", "max_workers"),
+    (slot(count=60), {"cores": 24}, "full", "4 of 60 fit then; this pool holds 4 at once", "book 4 then"),
     (slot(region_required="eu-west-1"), {}, "region", "it is in us-east-1", "drop the required region"),
     (slot(), {"resource_requirements": None}, "unknown_need", "does not say what it needs", "resource_requirements"),
 ]

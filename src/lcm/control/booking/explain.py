@@ -345,7 +345,7 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
 
 
 def _explain_refusal(error: NoRoom) -> Explanation:
-    remedy = _REMEDIES.get(error.why, "")
+    remedy = error.remedy or _REMEDIES.get(error.why, "")
     reason = str(error).removesuffix(f"; {remedy}")
     near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
     return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)

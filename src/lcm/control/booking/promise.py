@@ -143,7 +143,8 @@ class SeatTrial:
                 near = [
                     slot for slot, its in series if its and isinstance(choose_seats_for_all(seats, its, rules), tuple)
                 ]
-            raise NoRoom(f"pool {row.name}: {answer.details}; {answer.remedy}", why=answer.reason, nearest=near)
+            problem = f"pool {row.name}: {answer.details}; {answer.remedy}"
+            raise NoRoom(problem, why=answer.reason, nearest=near, remedy=answer.remedy)
         for claim, number in zip(claims, answer.seats, strict=True):
             name = _TRIAL_HOLDER.format(len(self._trial_claims))
             seats.hold(number, HeldClaim(name, claim))
