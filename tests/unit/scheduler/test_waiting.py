@@ -98,7 +98,7 @@ async def test_a_session_that_ends_makes_room_for_one_who_waits_at_once() -> Non
         await room.wants("late", minutes=30)
         found = await room.until("late", lambda one: one.status.waiting is not None)
         assert found.status.waiting is not None
-        assert "on w1 ends at" in found.status.waiting.basis
+        assert "on w1 ends before" in found.status.waiting.basis
         assert found.status.claim is None
         await room.reaches("late", _P.RUNNING, HOUR)
         ends = [one.status.history[-1].at for one in await room.sessions() if one.status.phase is _P.COMPLETED]

@@ -184,15 +184,18 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     placed, explained = place(found.fleet, request, strategy), found.ask_places(request, strategy)
     rejections = () if placed.decision.action == "assign" else count_rejections(explained)
     decision = msgspec.structs.replace(placed.decision, rejections=rejections)
-    why, reason, remedy = _explain_decision(found, placed, explained, request)
+    why, reason, remedy = _explain_decision(found, placed, explained, asked)
     taken = placed.place if placed.decision.action != "wait" else None
     answers = tuple(one.answer for one in explained)
+    estimate = _queue_estimate(asked) if decision.action != "assign" else None
+    if estimate is not None:  # decided for the whole queue, and not as if nobody stood before it
+        decision = asked.session.status.last_decision or decision
     return Explanation(
         outcome=decision.action,
         why=why,
         reason=reason,
         remedy=remedy,
-        slot=_expected_slot(asked, placed.at),
+        slot=_expected_slot(asked, placed.at, estimate),
         seat=_parse_seat(taken.name) if taken is not None and taken.seat else None,
         worker=taken.name if taken is not None and not taken.seat else "",
         waiting=asked.session.status.waiting,
@@ -202,10 +205,20 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     )
 
 
+def _queue_estimate(asked: PlacementQuery) -> datetime | None:
+    """Return when a session that waits starts, as the scheduler estimates for the whole queue; None if not known."""
+    waiting = asked.session.status.waiting
+    return waiting.estimated_start if waiting else None
+
+
 def _explain_decision(
-    found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], request: PlacementRequest
+    found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], asked: PlacementQuery
 ) -> tuple[str, str, str]:
-    """Return what is in the way, in a word and in a sentence, and the remedy."""
+    """Return what is in the way, in a word and in a sentence, and the remedy.
+
+    A session with an estimate is told no other time: when a place would be free if nobody stood before it is no answer.
+    """
+    request, waiting = asked.request, asked.session.status.waiting
     if placed.decision.action == "assign":
         return "", placed.decision.reason, ""
     if not explained and found.unsized:
@@ -218,6 +231,8 @@ def _explain_decision(
     others = sum(one.answer.filter == culprit.answer.filter for one in explained) - 1
     likewise = f" ({others} more for the same reason)" if others else ""
     lead = placed.decision.reason if placed.place is not None else "no worker or planned worker takes it"
+    if waiting is not None and waiting.estimated_start is not None:
+        lead = waiting.basis
     return why, f"{lead}; {rejection}{likewise}{_explain_unopened(found, culprit, explained)}", culprit.answer.remedy
 
 
@@ -247,14 +262,14 @@ def _explain_unopened(found: PlaceSurvey, culprit: ExplainedPlace, explained: Se
     return f"; no planned worker is started for it: {closed[0].place.name}: {closed[0].answer.reason}"
 
 
-def _expected_slot(asked: PlacementQuery, at: datetime | None) -> Slot | None:
-    """Return from when to when the session's lab would run; None if that is not known."""
+def _expected_slot(asked: PlacementQuery, at: datetime | None, estimate: datetime | None) -> Slot | None:
+    """Return from when to when the session's lab would run, by the queue's estimate if any; None if not known."""
     spec = asked.session.spec
     if spec.timeslot_start is not None and spec.timeslot_end is not None:
         return Slot(start=spec.timeslot_start, end=spec.timeslot_end)
-    if at is None:
+    if at is None and estimate is None:
         return None
-    start = at + asked.terms.instantiation
+    start = estimate or (at or asked.now) + asked.terms.instantiation
     return Slot(start=start, end=start + asap_length(asked.session, start))
 
 
