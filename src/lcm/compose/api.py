@@ -21,7 +21,6 @@ from lcm.api.http.limits import ApiLimits
 from lcm.compose.outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources
 from lcm.compose.plan_jobs import PlanJobs
 from lcm.control.access.tokens import Tokens
-from lcm.control.booking.quota import OwnerLimits
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.delivery.outbox import LEASE as DELIVERY
 from lcm.control.delivery.outbox import Outbox
@@ -30,7 +29,7 @@ from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.control.upkeep.installation import Presence, read_installation_id
-from lcm.controllers.runtime.settings import terms_of
+from lcm.controllers.runtime.settings import owner_limits_of, terms_of
 from lcm.model.access.identity import Role
 from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base.clock import Clock
@@ -118,7 +117,7 @@ async def run_api(
             judgement=_idle_criteria(settings),
             fleet=fleet,
             terms=terms_of(settings),
-            limits=_owner_limits(settings),
+            limits=owner_limits_of(settings),
             artifacts=artifacts,
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
@@ -179,15 +178,6 @@ def _idle_criteria(settings: Settings) -> IdleCriteria:
         instantiation_minutes=settings.lablet_instantiation_delay_minutes,
         poll_seconds=settings.metrics_poll_interval,
         threshold_minutes=settings.idle_threshold_minutes,
-    )
-
-
-def _owner_limits(settings: Settings) -> OwnerLimits:
-    return OwnerLimits(
-        pending=settings.max_pending_per_owner,
-        live=settings.max_live_per_owner,
-        ahead=settings.max_ahead_per_owner,
-        horizon=timedelta(days=settings.booking_horizon_days),
     )
 
 
