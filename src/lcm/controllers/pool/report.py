@@ -220,7 +220,7 @@ def _above_maximum_alert(view: PoolView) -> AlertFinding | None:
     deadlines = [one.status.drain_deadline_at for one in draining if one.status.drain_deadline_at is not None]
     until = f", until {format_moment(max(deadlines))} at the latest" if deadlines else ""
     above = f"{view.pool.metadata.name} runs {machines} machines, and its max_workers is {most}"
-    text = f"{above}: {names} will be stopped once drained{until}; end its sessions, or undrain it, to stop one sooner"
+    text = f"{above}: {names} being drained{until}, and then stopped; end the sessions there to stop it sooner"
     return AlertFinding(alert=POOL_ABOVE_MAXIMUM, severity=Severity.WARNING, reason="Drain", message=shorten_text(text))
 
 
