@@ -16,6 +16,7 @@ from harness.api_world import ApiServer
 from harness.plane_world import NOW, OTTO, Standing, active, service
 from harness.workers import beside, spec
 from lcm.control.accounts.costs import OPEN_PREFIX
+from lcm.control.booking.quota import OwnerLimits
 from lcm.control.booking.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.local import ControlPlane, LocalPlane
@@ -99,7 +100,7 @@ class CountingStore(MemoryStore):
 class Office:
     """Planes on one store, each with its own calendar; a definition of which a dozen fit on a machine."""
 
-    def __init__(self, *, planes: int = 1, fleet: FleetSettings = NO_LIMITS) -> None:
+    def __init__(self, *, planes: int = 1, fleet: FleetSettings = NO_LIMITS, limits: OwnerLimits | None = None) -> None:
         self.store = CountingStore()
         self.clock = VirtualClock()
         numbers, chance = count(1), Random(7)
@@ -110,6 +111,7 @@ class Office:
                 ids=lambda: f"uid-{next(numbers)}",
                 fleet=fleet,
                 terms=Terms(),
+                limits=limits,
                 chance=chance.random,
             )
             for _ in range(planes)

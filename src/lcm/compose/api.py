@@ -29,7 +29,7 @@ from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.control.upkeep.installation import Presence, read_installation_id
-from lcm.controllers.runtime.settings import terms_of
+from lcm.controllers.runtime.settings import owner_limits_of, terms_of
 from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import Role
 from lcm.model.access.webhook import WebhookPolicy, parse_networks
@@ -125,6 +125,7 @@ async def run_api(
             judgement=_idle_criteria(settings),
             fleet=fleet,
             terms=terms_of(settings),
+            limits=owner_limits_of(settings),
             artifacts=artifacts,
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),

@@ -131,8 +131,9 @@ class PackedRequest:
         used = line.timeline.used_at(moment)
         name = short_of(line.timeline.top - need - used)[0]
         free = line.place.capacity - line.lanes.unpack(used)
-        needed, at = _format_amount(name, self.need), format_moment(moment_of(moment))
-        reason = f"{needed} needed, {_format_amount(name, free)} free at {at}"
+        asap = self.request.movable and moment <= self.start
+        needed, when = _format_amount(name, self.need), "now" if asap else f"at {format_moment(moment_of(moment))}"
+        reason = f"{needed} needed, {_format_amount(name, free)} free {when}"
         return ROOM_FILTERS[name], reason
 
 

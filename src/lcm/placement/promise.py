@@ -6,13 +6,14 @@ other times at which the claims could be promised. Pure: nothing is held by aski
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from typing import Final
 
-from lcm.model.base.capacity import Claim
-from lcm.placement.limits import PromiseRules
+from lcm.model.base.capacity import DIMENSIONS, Amount, Claim
+from lcm.placement.candidate import format_moment
+from lcm.placement.limits import OPENING_POLICIES, PromiseRules
 from lcm.placement.request import HeldClaim
 from lcm.placement.seat_choice import SEAT_REMEDIES, choose_seat, explain_refusal
 from lcm.placement.seats import Seats
@@ -63,13 +64,6 @@ def choose_seats_for_all(seats: Seats, claims: Sequence[Claim], rules: PromiseRu
         return tuple(chosen[place] for place in range(len(claims))) if missing is None else missing
 
 
-def explain_group_refusal(seats: Seats, claims: Sequence[Claim], rules: PromiseRules) -> tuple[str, str]:
-    """Return why one of several claims gets no seat beside those before it, in a word and in a sentence."""
-    with _held_on_trial(seats, claims, rules) as (_, missing):
-        assert missing is not None, "not all of them get seats"
-        return explain_refusal(seats, claims[missing], rules)
-
-
 @contextmanager
 def _held_on_trial(
     seats: Seats, claims: Sequence[Claim], rules: PromiseRules
@@ -105,6 +99,7 @@ def _mix_shifts(earlier: Sequence[int], later: Sequence[int], count: int) -> lis
     return found
 
 
+_LACKS_ROOM: Final = frozenset({"full", "foreign_labs"})
 GROUP_LOOKS: Final = 3_000
 """How many claims are tried in total before the search for nearer slots ends; each takes some microseconds."""
 GROUP_TRIES: Final = range(8, 97)
@@ -142,7 +137,10 @@ def promise(seats: Seats, claim: Claim, *, rules: PromiseRules, slots: int = 3) 
     number = choose_seat(seats, claim, rules)
     if number is not None:
         return PromisedSeats((number,))
-    return _refuse_claim(seats, claim, rules, nearest_shifts(seats, [claim], rules, count=slots))
+    found = _refuse_claim(seats, claim, rules, nearest_shifts(seats, [claim], rules, count=slots))
+    if found.reason not in _LACKS_ROOM:
+        return found
+    return replace(found, details=f"{found.details}; this pool holds {count_at_once(seats, claim.need, rules)} at once")
 
 
 def promise_all(
@@ -152,13 +150,38 @@ def promise_all(
     found = choose_seats_for_all(seats, claims, rules)
     if isinstance(found, tuple):
         return PromisedSeats(found)
+    missing, together = claims[found], sum(one.start == claims[found].start for one in claims)
     tries = min(max(GROUP_LOOKS // len(claims), GROUP_TRIES[0]), GROUP_TRIES[-1])
-    near = nearest_shifts(seats, claims, rules, count=slots, tries=tries)
-    if choose_seat(seats, claims[found], rules) is None:
-        return _refuse_claim(seats, claims[found], rules, near)
-    reason, details = explain_group_refusal(seats, claims, rules)
-    message = f"there is room for some of the {len(claims)} claims, and not for all of them together: {details}"
-    return PromiseRefusal(reason, message, SEAT_REMEDIES[reason], near)
+    most = count_at_once(seats, missing.need, rules)
+    near = nearest_shifts(seats, claims, rules, count=slots, tries=tries) if together <= most else ()
+    with _held_on_trial(seats, claims, rules) as (chosen, _):
+        fit = sum(claims[place].start == missing.start for place in chosen)
+        reason, details = explain_refusal(seats, missing, rules)
+    if choose_seat(seats, missing, rules) is None:  # not even alone, for a reason that the others may hide
+        reason, details = explain_refusal(seats, missing, rules)
+    when = "then" if len(claims) == together else f"at {format_moment(missing.start)}"
+    holds = f"; this pool holds {most} at once" if reason in _LACKS_ROOM else ""
+    counted = f"{fit} of {together} fit {when}{holds}: {details}" if fit or holds else details
+    remedy = SEAT_REMEDIES[reason] if near or not fit else _remedy_by_parts(reason, fit, most)
+    return PromiseRefusal(reason, counted, remedy, near)
+
+
+def _remedy_by_parts(reason: str, fit: int, most: int) -> str:
+    """Return what helps a group that no slot near takes as a whole."""
+    limit = f", at most {most} at once" if reason in _LACKS_ROOM else ""
+    other = SEAT_REMEDIES[reason].rpartition(", or ")[2]
+    return f"book {fit} then and the others at another time{limit}, or {other}"
+
+
+def count_at_once(seats: Seats, need: Amount, rules: PromiseRules) -> int:
+    """Return how many claims of the same need a pool holds at once while nothing else is booked."""
+    opens = rules.policy in OPENING_POLICIES
+    suited = (n for n in range(1, seats.most + 1) if n not in rules.unsuited and (opens or n in rules.usable))
+    wanted = [name for name in DIMENSIONS if getattr(need, name)]
+    return sum(
+        min((getattr(seats[number].capacity, name) // getattr(need, name) for name in wanted), default=0)
+        for number in suited
+    )
 
 
 def extend(seats: Seats, number: int, held: HeldClaim, *, rules: PromiseRules) -> PromisedSeats | PromiseRefusal:

@@ -64,6 +64,10 @@ RUNTIME_FIELDS: Final = {
     "learning.review_difference": "review_difference",
     "learning.review_sessions": "review_sessions",
     "artifacts.retention_days": "artifacts_retention_days",
+    "quotas.max_pending": "max_pending_per_owner",
+    "quotas.max_live": "max_live_per_owner",
+    "quotas.max_ahead": "max_ahead_per_owner",
+    "quotas.horizon_days": "booking_horizon_days",
 }
 """Which field of the SystemSettings object overrides which setting."""
 

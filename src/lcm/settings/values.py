@@ -15,6 +15,7 @@ from lcm.model.kinds.settings import (
     Days,
     FewestSessions,
     FewestWorkers,
+    MostBookings,
     MostWorkers,
     NamePattern,
     ScanSeconds,
@@ -228,6 +229,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     worker_bootup_delay_minutes: Annotated[Minutes, "how long a worker takes to boot, for planning"] = 20
     lablet_instantiation_delay_minutes: Annotated[Minutes, "how long a lab takes to start, for planning"] = 15
 
+    max_pending_per_owner: Annotated[MostBookings, "sessions without a slot that one owner may have waiting"] = 10
+    max_live_per_owner: Annotated[MostBookings, "sessions that one owner may have at the same time"] = 10
+    max_ahead_per_owner: Annotated[MostBookings, "slots that one owner may have booked that have not begun"] = 50
+    booking_horizon_days: Annotated[Days, "days ahead that an owner may book, or wait"] = 90
+
     min_workers_per_pool: Annotated[FewestWorkers, "default of the fewest workers in a pool"] = 1
     max_workers_per_pool: Annotated[MostWorkers, "default of the most workers in a pool"] = 10
     scale_up_threshold_cpu: Annotated[Share, "default of the CPU use above which a pool grows"] = 0.75
@@ -319,6 +325,7 @@ HEADINGS: Final = {
     "artifacts_dir": "Lab files and collected work",
     "control_plane_api_url": "Controllers",
     "scheduler_enabled": "Scheduling",
+    "max_pending_per_owner": "Limits of owners, which staff may exceed",
     "min_workers_per_pool": "Scaling",
     "review_difference": "Learning",
     "worker_discovery_enabled": "Discovery",

@@ -20,7 +20,14 @@ from lcm.model.kinds.definition import AmiRequirements, PortUse, ResourceRequire
 from lcm.model.kinds.placement import Explanation, PreviewRequest, Slot
 from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.session import LabletSession, Seat, SessionCondition, SessionPhase, Waiting
+from lcm.model.kinds.session import (
+    LabletSession,
+    SchedulingDecision,
+    Seat,
+    SessionCondition,
+    SessionPhase,
+    Waiting,
+)
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
 P = WorkerPhase
@@ -79,8 +86,7 @@ SITUATIONS = [
             running("s2", FULL[1], 2, cpu_millis=48_000),
         ),
         "cpu",
-        "w1 will fit it at 2026-11-02 11:00Z; w1: 4 cores needed, 2 cores free at 2026-11-02 08:00Z"
-        " (1 more for the same reason)",
+        "w1 will fit it at 2026-11-02 11:00Z; w1: 4 cores needed, 2 cores free now (1 more for the same reason)",
         "add a worker",
     ),
     Situation("draining", (warm(phase=P.DRAINING),), "draining", "w1: it is being drained", "cancel its drain"),
@@ -197,6 +203,16 @@ def test_who_only_thinks_about_it_is_told_the_same(situation: Situation) -> None
     found = told(*situation.there, **situation.needs)
     wish = PreviewRequest(definition="basics", duration_minutes=120)
     assert thought(*situation.there, wish=wish, **situation.needs) == found
+
+
+def test_one_in_a_queue_is_told_one_time_and_its_reason() -> None:
+    busy, basis = warm(), "a session on w1 ends before"
+    queue = Waiting(queue_position=40, estimated_start=NOW + 50 * HOUR, basis=basis)
+    decided = SchedulingDecision(action="wait", reason="decided for the whole queue")
+    found = told(busy, running("s1", busy, cpu_millis=46_000), wanted(waiting=queue, last_decision=decided))
+    assert found.reason == f"{basis}; w1: 4 cores needed, 2 cores free now"
+    assert found.slot == Slot(start=NOW + 50 * HOUR, end=NOW + 52 * HOUR)
+    assert (found.waiting, found.decision) == (queue, decided)
 
 
 @pytest.mark.parametrize(("least", "fits"), [("2.10", False), ("2.7", True), ("2.7.1", True), ("2.7.10", False)])
@@ -340,9 +356,15 @@ REFUSALS = [
         "a later slot",
     ),
     (slot(), {"cores": 96}, "too_large", "it needs more cpu than a worker of the pool has", "make the lab smaller"),
-    (slot(lab_track="ccnp"), {}, "no_pool", "no pool in namespace default serves the track 'ccnp'", "LabWorkerPool"),
+    (
+        slot(lab_track="ccnp"),
+        {"other_tracks": ("ccnp",)},
+        "no_pool",
+        "no pool in namespace default serves the track 'ccnp'",
+        "LabWorkerPool",
+    ),
     (slot("06:00", "08:30"), {}, "too_soon", "it would have to be instantiated from", "a later slot"),
-    (slot(count=60), {"cores": 24}, "full", "not for all of them together", "max_workers"),
+    (slot(count=60), {"cores": 24}, "full", "4 of 60 fit then; this pool holds 4 at once", "book 4 then"),
     (slot(region_required="eu-west-1"), {}, "region", "it is in us-east-1", "drop the required region"),
     (slot(), {"resource_requirements": None}, "unknown_need", "does not say what it needs", "resource_requirements"),
 ]

@@ -140,10 +140,9 @@ async def test_a_budget_by_the_month_counts_what_is_promised() -> None:
 async def test_a_group_that_only_money_is_in_the_way_of_is_told_so() -> None:
     async with Office().open(max_workers=3, price=Decimal(4), budget=Budget(hourly_usd=Decimal(4))) as office:
         group = given.reservation(name="class", uid="", count=DOZEN + 1)
-        with pytest.raises(
-            NoRoom, match="for some of the 13 claims, and not for all of them together: it would take 2"
-        ) as no:
+        with pytest.raises(NoRoom, match="12 of 13 fit then: it would take 2 workers") as no:
             await office.otto.create(group)
+        assert "; book 12 then and the others at another time, or raise the pool's hourly budget" in str(no.value)
         assert no.value.why == "hourly_budget"
         await office.otto.patch(CCNA, {"spec": {"budget": {"hourly_usd": "8"}}})
         assert len((await office.otto.create(group)).status.held) == DOZEN + 1
@@ -274,7 +273,7 @@ async def test_nothing_is_kept_of_pools_and_workers_that_nobody_asks_about() -> 
         desk = office.cores[0].promises
         assert desk is not None
         await asyncio.gather(*(office.book(f"s{number}") for number in range(5)))
-        assert desk._pool_locks == {}
+        assert desk._guard_locks == {}
         for one in await office.sessions():
             await office.otto.delete(ref_of(one))
         await asyncio.sleep(1)

@@ -28,13 +28,43 @@ def told(found: Explanation, subject: Subject = S1, *, room: int = 80, whole: bo
     return lines
 
 
-def test_somebody_who_waits_is_told_the_reason_the_remedy_the_place_in_line_and_free_slots() -> None:
+def test_somebody_who_waits_is_told_the_reason_the_remedy_one_time_and_free_slots() -> None:
+    found = Explanation(
+        outcome="wait",
+        why="cpu",
+        reason="a session on w1 ends before; w1: 4 cores needed, 2 cores free now",
+        remedy="wait, or book one of the free slots",
+        waiting=Waiting(queue_position=2, estimated_start=given.moment("11:10"), basis="a session on w1 ends before"),
+        nearest=(SLOT,),
+        decision=SchedulingDecision(action="wait", reason="w1 will fit it at 2026-11-02 10:55Z"),
+        places=(
+            PlaceAnswer(
+                place="w1", kind="worker", reason="2 cores free", remedy="wait", earliest=given.moment("10:00")
+            ),
+            PlaceAnswer(place="w3", kind="worker", reason="its CML is 2.7, 2.10 is needed"),
+        ),
+    )
+    assert told(found) == [
+        "session/s1 waits: a session on w1 ends before; w1: 4 cores needed, 2 cores",
+        "  free now",
+        "Why:      cpu",
+        "Remedy:   wait, or book one of the free slots",
+        "Waiting:  number 2 in the queue, starts about Mon 2026-11-02 12:10 CET (in 2h):",
+        "          a session on w1 ends before",
+        "Free:     --at '2026-11-02 14:00' --for 1h30m  # Mon 14:00 CET, in 3h",
+        "",
+        "PLACE  KIND    FITS  REASON",
+        "w1     worker  no    2 cores free",
+        "w3     worker  no    its CML is 2.7, 2.10 is needed",
+    ]
+
+
+def test_somebody_who_has_no_place_in_the_queue_yet_is_told_when_each_place_is_free() -> None:
     found = Explanation(
         outcome="wait",
         why="capacity",
         reason="no worker has room before 11:10",
         remedy="wait, or book one of the free slots",
-        waiting=Waiting(queue_position=2, estimated_start=given.moment("11:10"), basis="the first session ends then"),
         nearest=(SLOT,),
         decision=SchedulingDecision(action="wait", reason="2 workers are full"),
         places=(
@@ -49,8 +79,6 @@ def test_somebody_who_waits_is_told_the_reason_the_remedy_the_place_in_line_and_
         "session/s1 waits: no worker has room before 11:10",
         "Why:      capacity",
         "Remedy:   wait, or book one of the free slots",
-        "Waiting:  number 2 in the queue, starts about Mon 2026-11-02 12:10 CET (in 2h):",
-        "          the first session ends then",
         "Decision: wait: 2 workers are full",
         "Free:     --at '2026-11-02 14:00' --for 1h30m  # Mon 14:00 CET, in 3h",
         "",

@@ -14,6 +14,7 @@ from lcm.control.objects.records import encode_checked
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.base.resource import Truth
+from lcm.model.kinds.pool import FilledSeat
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import IdleSignal, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.licences import SeatState
@@ -70,6 +71,17 @@ def test_a_drain_says_whom_it_waits_for_until_when_and_how_to_cancel(api: ApiSer
     assert phase_of(api) == (P.DRAINING, "stopped")
     assert "worker/w1 is ACTIVE and takes sessions" in desk.out("undrain", "w1")
     assert phase_of(api) == (P.ACTIVE, "running")
+
+
+@pytest.mark.parametrize(("most", "warned"), [(1, True), (2, False)])
+def test_a_drain_says_before_that_its_pool_may_run_more_machines_than_its_maximum(
+    api: ApiServer, desk: Shell, *, most: int, warned: bool
+) -> None:
+    worker = there(api, P.ACTIVE, cml=LICENSED, history=given.history("READY", "ACTIVE"))
+    seat = FilledSeat(number=1, worker_id=worker.metadata.uid, worker_name="w1")
+    api.put(given.pool(name="ccna", uid="uid-ccna", min_workers=0, max_workers=most, seats=(seat,)))
+    told = "pool/ccna runs 1 of at most 1 machines: if its planned worker 1 is needed before w1 has been drained"
+    assert (told in " ".join(desk.lcm("drain", "w1", "--dry-run").stderr.split())) is warned
 
 
 def test_a_dry_run_says_what_would_come_of_it_and_does_nothing(api: ApiServer, desk: Shell) -> None:

@@ -82,6 +82,9 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
             ["spec.resource_requirements.cpu_cores", "spec.resource_requirements.memory_gb"],
         )
     ],
+    "_definition_limits": [
+        (document("LabletDefinition", resource_limits={"cpu": "2"}), ["spec.resource_limits.memory"]),
+    ],
     "_session_time": [
         (document("LabletSession", timeslot_start=None), ["spec.timeslot_start"]),
         (document("LabletSession", timeslot_end=None), ["spec.timeslot_end"]),

@@ -98,7 +98,7 @@ def test_lesson_16_ports_are_counted_and_reject(strategy: str) -> None:
     both = fleet(worker("a"), worker("b"), a=taken)
     assert place(both, request(need={"ports": 3}), strategy).decision.worker_id == "b"
     found = answer(worker(), request(need={"ports": 3}), *taken)
-    assert (found.filter, found.reason) == ("ports", "3 ports needed, 2 ports free at 2026-11-02 09:00Z")
+    assert (found.filter, found.reason) == ("ports", "3 ports needed, 2 ports free now")
 
 
 def test_lesson_17_versions_are_compared_as_versions() -> None:
@@ -113,7 +113,7 @@ def test_lesson_18_the_size_of_the_request_is_read_and_the_score_stays_within_on
     most = [given.claim(memory_mb=196_608 - 42 * 1024)]
     asked = request(need={"memory_mb": 64 * 1024})
     assert place(fleet(worker(), w1=most), asked).decision.action == "wait"
-    assert answer(worker(), asked, *most).reason == "64 GB memory needed, 42 GB memory free at 2026-11-02 09:00Z"
+    assert answer(worker(), asked, *most).reason == "64 GB memory needed, 42 GB memory free now"
     best = place(fleet(worker(track="t")), request(track="t"), "BestFit").decision
     assert best.score == pytest.approx(1.0)
     assert best.score is not None
@@ -199,7 +199,7 @@ def test_lesson_19_a_decision_from_an_old_view_is_not_taken() -> None:
             worker(licensed=False, capacity=given.machine(nodes=5)),
             request(require_licensed=False, need={"nodes": 6}),
             "nodes",
-            "6 nodes needed, 5 nodes free at 2026-11-02 09:00Z",
+            "6 nodes needed, 5 nodes free now",
         ),
     ],
 )

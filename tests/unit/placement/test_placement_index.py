@@ -240,7 +240,7 @@ def test_a_foreign_lab_without_an_end_holds_for_ever() -> None:
     answer = evaluate_places(fleet, asked)[0]
     assert (answer.filter, answer.reason) == (
         "cpu",
-        "4 cores needed, 0 free at 2027-12-07 09:00Z".replace("0 free", "0 cores free"),
+        "4 cores needed, 0 cores free now",
     )
     assert place(fleet, asked).decision.action == "wait"
 

@@ -113,11 +113,29 @@ def test_a_group_is_promised_as_a_whole_or_not_at_all(book: list[Claim], people:
         assert group
 
 
-def test_a_class_that_fits_one_by_one_but_not_together_is_told_so() -> None:
-    pool = seats(1)
-    answer = refused(promise_all(pool, [seat_claim(60, 120, LAB)] * 4, rules=LONG_BEFORE))
+def test_a_class_that_no_slot_takes_is_told_how_many_fit_then_and_how_many_ever() -> None:
+    pool = filled(seats(2), [(1, seat_claim(60, 120, LAB))])
+    answer = refused(promise_all(pool, [seat_claim(60, 120, LAB)] * 9, rules=LONG_BEFORE))
     assert (answer.reason, answer.nearest) == ("full", ())
-    assert "not for all of them together" in answer.details
+    assert answer.details.startswith("5 of 9 fit then; this pool holds 6 at once: all 2 planned workers are taken")
+    assert answer.remedy == (
+        "book 5 then and the others at another time, at most 6 at once, or raise the pool's max_workers"
+    )
+
+
+def test_a_series_is_told_which_of_its_slots_has_too_little_room() -> None:
+    pool = filled(seats(1), [(1, seat_claim(300, 360, LAB))])
+    days = [seat_claim(start, start + 60, LAB) for start in (60, 300, 600) for _ in range(3)]
+    answer = refused(promise_all(pool, days, rules=LONG_BEFORE))
+    assert answer.details.startswith("2 of 3 fit at 2026-11-02 05:00Z; this pool holds 3 at once")
+    assert answer.nearest, "the whole series fits a little later"
+    assert answer.remedy.startswith("choose one of the nearest free slots")
+
+
+def test_one_that_is_refused_for_lack_of_room_is_told_how_many_the_pool_holds() -> None:
+    pool = filled(seats(1), [(1, seat_claim(60, 120, LAB))] * 3)
+    answer = refused(promise(pool, seat_claim(60, 120, LAB), rules=LONG_BEFORE))
+    assert answer.details.endswith("; this pool holds 3 at once")
 
 
 def test_a_refused_class_gets_slots_for_the_whole_class() -> None:

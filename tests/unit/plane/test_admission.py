@@ -150,8 +150,32 @@ async def test_a_booking_takes_track_and_type_from_its_definition() -> None:
     stage = await with_definitions("1.0.0", lab_track="ccna", lab_type=LabType.CONTAINER)
     made = await stage[ADA].create(given.session())
     assert (made.spec.lab_track, made.spec.lab_instance_type) == ("ccna", LabType.CONTAINER)
-    assert (await stage[ADA].create(given.session(name="s2", lab_track="mine"))).spec.lab_track == "mine"
     assert (await stage[ADA].create(given.reservation())).spec.lab_track == "ccna"
+
+
+async def test_what_a_definition_allows_bounds_the_track_that_anybody_but_staff_chooses() -> None:
+    stage = await with_definitions("1.0.0", lab_track="ccna", other_tracks=("evening",))
+    for caller in (ADA, ANNA):
+        assert await paths(stage, caller, given.session(lab_track="exam")) == {"spec.lab_track"}
+        assert await paths(stage, caller, given.reservation(lab_track="exam")) == {"spec.lab_track"}
+    for name, caller, track in (("s1", ADA, "ccna"), ("s2", ADA, "evening"), ("s3", OTTO, "exam")):
+        assert (await stage[caller].create(given.session(name=name, lab_track=track))).spec.lab_track == track
+    free = await with_definitions("1.0.0")
+    assert await paths(free, ADA, given.session(lab_track="exam")) == {"spec.lab_track"}
+
+
+async def test_what_a_definition_allows_bounds_the_size_that_anybody_but_staff_chooses() -> None:
+    needs = ResourceRequirements(cpu_cores=4, memory_gb=8)
+    stage = await with_definitions("1.0.0", resource_requirements=needs, node_count=4)
+    metal = {"cpu": "48", "memory": "8Gi"}
+    for caller in (ADA, ANNA):
+        assert await paths(stage, caller, given.session(resource_limits=metal)) == {"spec.resource_limits.cpu"}
+    assert (await stage[OTTO].create(given.session(resource_limits=metal))).spec.resource_limits == metal
+    more = {"cpu": "6", "memory": "4Gi"}
+    stage = await with_definitions("1.0.0", resource_requirements=needs, node_count=4, resource_limits=more)
+    await stage[ADA].create(given.session(name="s1", resource_limits={"cpu": "6", "memory": "8Gi"}))
+    both = given.session(resource_limits={"cpu": "6.001", "memory": "8193Mi"})
+    assert await paths(stage, ADA, both) == {"spec.resource_limits.cpu", "spec.resource_limits.memory"}
 
 
 async def test_nobody_but_staff_claims_less_than_a_lab_needs() -> None:
@@ -167,8 +191,7 @@ async def test_nobody_but_staff_claims_less_than_a_lab_needs() -> None:
     for number, caller in enumerate((OTTO, ROOT, service(POOL_CONTROLLER))):
         lowered = given.session(name=f"s{number}", owner="bob", resource_limits={"cpu": "1m", "memory": "1Mi"})
         assert (await stage[caller].create(lowered)).spec.resource_limits == lowered.spec.resource_limits
-    for name, limits in (("same", {"cpu": "4", "memory": "8Gi"}), ("more", {"cpu": "5", "memory": "9000Mi"})):
-        await stage[ADA].create(given.session(name=name, resource_limits=limits))
+    await stage[ADA].create(given.session(name="same", resource_limits={"cpu": "4", "memory": "8Gi"}))
 
 
 async def test_a_type_that_is_not_the_definitions_is_refused() -> None:

@@ -145,6 +145,17 @@ OVERDUE = {
 }
 
 
+def test_a_drain_that_brings_machines_above_the_maximum_is_complained_of_until_it_ends() -> None:
+    drained = serving("w1", phase=P.DRAINING, drain_deadline_at=given.moment("14:00"))
+    (complaint,) = find_alerts(view(drained, serving("w2"), serving("w3"), max_workers=2), "")
+    assert (complaint.alert, complaint.reason) == ("PoolAboveMaximum", "Drain")
+    assert complaint.message.startswith("ccna runs 3 machines, and its max_workers is 2: w1 being drained, until")
+    assert "until 2026-11-02 14:00Z at the latest, and then stopped" in complaint.message
+    stopped = serving("w1", phase=P.STOPPED)
+    assert find_alerts(view(stopped, serving("w2"), serving("w3"), max_workers=2), "") == []
+    assert find_alerts(view(drained, serving("w2"), max_workers=2), "") == []
+
+
 @pytest.mark.parametrize(("phase", "text"), OVERDUE.items(), ids=str)
 def test_what_takes_too_long_is_complained_of(phase: PoolPhase, text: str) -> None:
     seen = view(phase=phase, history=(PhaseChange(phase=phase, at=NOW - timedelta(hours=6), by="test"),))

@@ -148,7 +148,7 @@ def test_a_cancelled_booking_takes_its_worker_with_it() -> None:
 def test_a_worker_that_an_operator_drains_is_replaced_at_once() -> None:
     async def life() -> None:
         world = Pools()
-        await world.found(min_workers=1)
+        await world.found(min_workers=1, max_workers=1)
         async with world.following():
             await world.settles()
             await world.comes_up("ccna-1")
@@ -158,8 +158,11 @@ def test_a_worker_that_an_operator_drains_is_replaced_at_once() -> None:
             assert pool is not None
             assert [one.worker_name for one in pool.status.seats] == ["ccna-1-2"]
             assert (await world.worker("ccna-1")).status.phase is WorkerPhase.DRAINING
+            await world.comes_up("ccna-1-2")
             for _ in range(20):
                 await world.settles(30)
+            (alert,) = await world.otto.alerts()
+            assert (alert.alert, alert.reason) == ("PoolAboveMaximum", "Drain")
             assert names(await world.workers()) == ["ccna-1", "ccna-1-2"]
 
     run(life)

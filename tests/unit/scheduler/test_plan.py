@@ -11,7 +11,7 @@ import msgspec
 from harness import given, suite
 from lcm.controllers.scheduler.effects import explain_estimate, is_news, waiting_status
 from lcm.controllers.scheduler.places import BootTime
-from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome, QueueRules, Seeker, plan
+from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome, QueueRules, Seeker, order_fairly, plan
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.kinds.session import Waiting
 from lcm.placement.fleet import PlaceIndex
@@ -80,6 +80,36 @@ def test_nobody_starves_behind_those_of_higher_priority_who_come_later() -> None
     patient = seeker("patient", 8, created="06:00", priority=-50)
     others = [seeker(f"urgent{number}", 8, created="07:59", priority=60) for number in range(3)]
     assert order(plan(PlaceIndex(), [patient, *others], RULES))[0] == "patient"
+
+
+def test_owners_take_turns_however_many_sessions_one_of_them_has_waiting() -> None:
+    greedy = [seeker(f"g{number:04}", created="07:00", owner="mallory") for number in range(2_980)]
+    others = [seeker("victim", created="07:55", owner="ada"), seeker("last", created="07:59", owner="bob")]
+    assert order(plan(PlaceIndex(), [*greedy, *others], RULES))[:4] == ["g0000", "victim", "last", "g0001"]
+
+
+def test_whom_workers_serve_already_waits_behind_whom_they_do_not() -> None:
+    rich = replace(seeker("rich", created="06:30", owner="mallory"), served=1)
+    poor = seeker("poor", created="07:59", owner="ada")
+    assert order(plan(PlaceIndex(), [rich, poor], RULES)) == ["poor", "rich"]
+    patient = replace(rich, session=seeker("rich", created="05:58", owner="mallory").session)
+    assert order(plan(PlaceIndex(), [patient, poor], RULES)) == ["rich", "poor"], "two hours outweigh a session"
+
+
+def test_a_priority_orders_only_what_is_equally_fair() -> None:
+    urgent = [seeker(f"urgent{number}", priority=100, owner="otto") for number in range(2)]
+    usual, patient = seeker("usual", owner="ada"), seeker("patient", priority=-100, owner="bob")
+    found = order(plan(PlaceIndex(), [usual, patient, *urgent], RULES))
+    assert found == ["urgent0", "usual", "urgent1", "patient"], "its own wish puts the patient one last"
+
+
+def test_the_sessions_of_one_owner_keep_their_order_and_promised_ones_come_first() -> None:
+    several = [seeker(f"s{number}", created=f"07:{50 - number}", priority=number % 3) for number in range(9)]
+    slot = given.session(name="slot", uid="slot", created_at=at("07:59"))
+    claim = Claim(start=at("08:45"), end=at("11:10"), need=Amount(cpu_millis=8, labs=1))
+    promised = Seeker(slot, PlacementRequest(name="slot", claim=claim, movable=False), served=9)
+    alone = sorted(several, key=lambda one: one.order)
+    assert order_fairly([*several, promised]) == [promised, *alone]
 
 
 def test_a_small_one_goes_before_a_large_one_only_if_that_delays_nobody() -> None:
@@ -154,7 +184,7 @@ def test_a_wait_says_what_it_is_based_on() -> None:
     fleet = PlaceIndex([worker("ccna-1")])
     fleet.hold("ccna-1", held("s-41", 8, "07:00", "10:40"))
     occupied = planned(fleet, seeker("s1"))["s1"]
-    assert explain_estimate(occupied, BOOT) == "a session on ccna-1 ends at 10:40Z"
+    assert explain_estimate(occupied, BOOT) == "a session on ccna-1 ends before"
     assert waiting_status(occupied, BOOT).estimated_start == at("10:45")
     booting = planned(PlaceIndex([boots("ccna-2", "08:07")]), seeker("s1"))["s1"]
     assert explain_estimate(booting, BOOT) == "worker ccna-2 is booting and usually takes 12 min"

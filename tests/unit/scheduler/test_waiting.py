@@ -98,7 +98,7 @@ async def test_a_session_that_ends_makes_room_for_one_who_waits_at_once() -> Non
         await room.wants("late", minutes=30)
         found = await room.until("late", lambda one: one.status.waiting is not None)
         assert found.status.waiting is not None
-        assert "on w1 ends at" in found.status.waiting.basis
+        assert "on w1 ends before" in found.status.waiting.basis
         assert found.status.claim is None
         await room.reaches("late", _P.RUNNING, HOUR)
         ends = [one.status.history[-1].at for one in await room.sessions() if one.status.phase is _P.COMPLETED]
@@ -118,6 +118,21 @@ async def test_a_higher_priority_takes_the_seat_that_was_opened_for_another() ->
         found = await room.until("s11", lambda one: one.status.seat is None)
         assert found.status.waiting is not None
         assert found.status.waiting.queue_position == 13
+
+
+@from_monday
+async def test_who_comes_after_a_greedy_owner_is_next_and_not_last() -> None:
+    async with Room().open(lablets=True) as room:
+        await room.pool(await room.worker(), max_workers=1)
+        for number in range(40):
+            await room.wants(f"greedy{number:02}", minutes=30, owner="mallory")
+        await room.reaches("greedy11", _P.RUNNING, 10 * MINUTE)
+        await room.wants("late", minutes=30, owner="ada")
+        found = await room.until("late", lambda one: one.status.waiting is not None)
+        assert found.status.waiting is not None
+        assert found.status.waiting.queue_position == 1, "of twenty-nine who wait"
+        await room.reaches("late", _P.RUNNING, HOUR)
+        assert (await room.session("greedy24")).status.phase is _P.PENDING
 
 
 @from_monday

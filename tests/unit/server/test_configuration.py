@@ -320,6 +320,7 @@ def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
         },
         learning={"review_difference": 0.6, "review_sessions": 20},
         artifacts={"retention_days": 7},
+        quotas={"max_pending": 21, "max_live": 22, "max_ahead": 23, "horizon_days": 24},
     )
     of_the_object = [one for one, (_, source) in shown({}, full).items() if source == "settings object"]
     assert sorted(of_the_object) == sorted(field.upper() for field in config.RUNTIME_FIELDS.values())

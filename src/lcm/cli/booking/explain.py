@@ -116,27 +116,30 @@ def _detail_lines(found: Explanation, now: datetime, zone: Zone) -> Iterator[tup
         yield "Remedy", found.remedy
     if found.waiting:
         yield "Waiting", describe_waiting(found.waiting, now, zone)
-    if found.decision and found.decision.reason not in found.reason:
+    elif found.decision and found.decision.reason not in found.reason:
         yield "Decision", f"{found.decision.action}: {found.decision.reason}"
 
 
 def _place_lines(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
     shown = found.places if whole else found.places[:MOST_PLACES]
+    # When a place is free says nothing about a session before which others wait: its estimate is above.
+    queues = found.waiting is not None and found.waiting.estimated_start is not None
     rows = [
         (
             render.sanitize(one.place),
             "planned worker" if one.kind == "seat" else one.kind,
             "yes" if one.fits else "no",
-            _earliest(one.earliest, now, zone),
+            *(() if queues else [_earliest(one.earliest, now, zone)]),
         )
         for one in shown
     ]
+    headings = tuple(one for one in _HEADINGS if not (queues and one == "EARLIEST"))
     widths = [
         max(len(heading), *(render.text_width(row[number]) for row in rows))
-        for number, heading in enumerate(_HEADINGS[:-1])
+        for number, heading in enumerate(headings[:-1])
     ]
     widths[0] = min(widths[0], max(_WIDEST_PLACE, room - sum(widths[1:]) - _LEAST_REASON - 2 * len(widths)))
-    yield _row(_HEADINGS, widths)
+    yield _row(headings, widths)
     for answer, row in zip(shown, rows, strict=True):
         yield from _answer_lines(answer, row, widths, room, whole=whole)
     if left := len(found.places) - len(shown) + found.places_left_off:

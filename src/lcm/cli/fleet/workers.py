@@ -15,6 +15,7 @@ from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Names
 from lcm.control.plane.protocol import Drain, License, Pause, Plane, Ref, Resume, Snooze, Undrain, WorkerAction
 from lcm.model.base.errors import Forbidden, IllegalStep
 from lcm.model.base.selector import ObjectSelector, SelectorTerm
+from lcm.model.kinds.pool import LabWorkerPool, count_machines, workers_of
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LicenseFlavour, WorkerPhase, worker_ref
 from lcm.system.clock import SystemClock
@@ -142,10 +143,29 @@ def _act(
     dry_run: bool,
 ) -> None:
     async def act(plane: Plane, name: str) -> str:
+        if isinstance(action, Drain):
+            await _warn_of_surplus(plane, Ref(LabWorker, name, namespace))
         worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
         return outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now())
 
     connection.act_on_each(dict.fromkeys(workers), act, context, dry_run=dry_run)
+
+
+async def _warn_of_surplus(plane: Plane, ref: Ref[LabWorker]) -> None:
+    """Say before a drain if its pool may then run more machines than its max_workers."""
+    try:
+        pools = await read_all(plane, LabWorkerPool, namespace=ref.namespace)
+        workers = await read_all(plane, LabWorker, namespace=ref.namespace)
+    except Forbidden:
+        return  # whoever may not see them may not drain one either
+    for pool in pools.items:
+        seat = next((one for one in pool.status.seats if one.worker_name == ref.name), None)
+        machines, most = count_machines(workers_of(pool, workers.items)), pool.spec.max_workers
+        if seat is not None and machines >= most:
+            render.print_message(
+                f"pool/{pool.metadata.name} runs {machines} of at most {most} machines: if its planned worker"
+                f" {seat.number} is needed before {ref.name} has been drained, it runs {machines + 1}"
+            )
 
 
 async def _perform(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:

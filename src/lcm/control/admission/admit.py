@@ -130,7 +130,9 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
             changes["give_up_at"] = now + DEFAULT_WAIT
     filled = msgspec.structs.replace(booking, spec=msgspec.structs.replace(spec, **changes))
     faults = [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]
-    if faults := [*faults, *_need_faults(booking, definition, caller)]:
+    if caller.role not in SEES_ALL:
+        faults += [*_track_faults(booking, definition), *_need_faults(booking, definition)]
+    if faults:
         raise Invalid(*faults)
     if isinstance(filled, LabletSession):
         end = filled.spec.timeslot_end
@@ -184,20 +186,37 @@ def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         yield Fault("spec.lab_instance_type", problem, "leave it out")
 
 
-def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinition, caller: Caller) -> Iterator[Fault]:
-    """Yield faults when a caller other than staff claims less than the lab is said to need.
+def _track_faults(booking: LabletSession | Reservation, definition: LabletDefinition) -> Iterator[Fault]:
+    """Yield a fault if a track is not among those of the definition: its workers are kept for others."""
+    name, own, wanted = definition.metadata.name, definition.spec.lab_track, booking.spec.lab_track
+    allowed = [one for one in (own, *definition.spec.other_tracks) if one]
+    if wanted and wanted not in allowed:
+        where = f"on {' or '.join(allowed)}" if allowed else "without a track"
+        problem = f"{name} is booked {where}; only staff may choose the track {wanted}"
+        yield Fault("spec.lab_track", problem, "leave it out, or ask its author to add the track to other_tracks")
 
-    Such a session would take from others what it was not given.
+
+def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinition) -> Iterator[Fault]:
+    """Yield faults for a claim that is less than the lab is said to need, or more than its author allows.
+
+    With less, a session would take from others what it was not given; with more, it would keep it from them.
     """
     limits = booking.spec.resource_limits if isinstance(booking, LabletSession) else None
-    need = compute_amount(definition.spec)
-    if limits is None or need is None or caller.role in SEES_ALL:
+    need, most = compute_amount(definition.spec), definition.spec.resource_limits
+    if limits is None or need is None:
         return
-    given, least = parse_limits(limits), Quantity(need.cpu_millis, need.memory_mb).limits()
-    for name, less in (("cpu", given.cpu_millis < need.cpu_millis), ("memory", given.memory_mb < need.memory_mb)):
-        if less:
-            problem = f"{limits[name]} is less than {definition.metadata.name} needs, and only staff may lower it"
-            yield Fault(f"spec.resource_limits.{name}", problem, f"use {least[name]} or more, or leave the limits out")
+    given, least, name = parse_limits(limits), Quantity(need.cpu_millis, need.memory_mb), definition.metadata.name
+    above = parse_limits(most) if most else least
+    high = Quantity(max(least.cpu_millis, above.cpu_millis), max(least.memory_mb, above.memory_mb))
+    for unit, attribute in (("cpu", "cpu_millis"), ("memory", "memory_mb")):
+        asked, low, top = (getattr(one, attribute) for one in (given, least, high))
+        path = f"spec.resource_limits.{unit}"
+        if asked < low:
+            problem = f"{limits[unit]} is less than {name} needs, and only staff may lower it"
+            yield Fault(path, problem, f"use {least.limits()[unit]} or more, or leave the limits out")
+        if asked > top:
+            problem = f"{limits[unit]} is more than {name} allows, and only staff may raise it"
+            yield Fault(path, problem, f"use {high.limits()[unit]} or less, or leave the limits out")
 
 
 Quota = Callable[[Caller, Sequence[Resource]], Awaitable[Sequence[Op]]]

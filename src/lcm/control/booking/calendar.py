@@ -20,7 +20,7 @@ from lcm.model.base.errors import Later
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
@@ -70,6 +70,8 @@ class Calendar:
         self._booking_claims: dict[Ref[Any], _BookingClaims] = {}
         self._sessions_by_worker: dict[str, dict[Ref[LabletSession], LabletSession]] = {}
         self._worker_by_session: dict[Ref[Any], str] = {}
+        self._bookings_by_owner: dict[str, dict[Ref[Any], LabletSession | Reservation]] = {}
+        self._owner_by_booking: dict[Ref[Any], str] = {}
         self._workers: dict[str, LabWorker] = {}
         self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
         self._planned: Mapping[Ref[Any], Resource] = {}
@@ -126,6 +128,10 @@ class Calendar:
     def sessions_on(self, worker_id: str) -> Sequence[LabletSession]:
         """Return the sessions that are assigned to a worker and have not ended."""
         return list(self._sessions_by_worker[worker_id].values()) if worker_id in self._sessions_by_worker else []
+
+    def bookings_of(self, owner: str) -> Sequence[LabletSession | Reservation]:
+        """Return the bookings of an owner that have not ended, in all namespaces."""
+        return list(self._bookings_by_owner[owner].values()) if owner in self._bookings_by_owner else []
 
     def pools(self, namespace: str | None = None, track: str | None = None) -> Sequence[PoolSnapshot]:
         """Return the pools that serve a track, in the order of their names; "" or None means every track."""
@@ -218,6 +224,7 @@ class Calendar:
     def _apply_change(self, seen: ObjectChange) -> None:
         resource = seen.resource
         if seen.ref.kind in {LabletSession, Reservation}:
+            self._apply_owner(seen.ref, resource)
             self._apply_booking(seen.ref, resource)
         if seen.ref.kind is LabletSession:
             self._apply_session(seen.ref, resource if isinstance(resource, LabletSession) else None)
@@ -235,6 +242,16 @@ class Calendar:
                 self._hold(place[0], number, held)
         if after:
             self._booking_claims[ref] = after
+
+    def _apply_owner(self, ref: Ref[Any], resource: Resource | None) -> None:
+        owner = self._owner_by_booking.pop(ref, None)
+        if owner is not None:
+            self._bookings_by_owner[owner].pop(ref)
+            if not self._bookings_by_owner[owner]:
+                del self._bookings_by_owner[owner]
+        if isinstance(resource, LabletSession | Reservation) and not _has_ended(resource):
+            self._bookings_by_owner.setdefault(resource.spec.owner, {})[ref] = resource
+            self._owner_by_booking[ref] = resource.spec.owner
 
     def _hold(self, pool: PoolRef, number: int, held: HeldClaim) -> None:
         self._claims.setdefault(pool, {})[held.holder] = number, held
@@ -279,6 +296,11 @@ def _claims_of(ref: Ref[Any], resource: Resource | None) -> _BookingClaims:
         (Ref(LabWorkerPool, pool, ref.namespace), held.holder): (number, held)
         for pool, number, held in claims_of_booking(resource)
     }
+
+
+def _has_ended(booking: LabletSession | Reservation) -> bool:
+    machine = SESSION_MACHINE if isinstance(booking, LabletSession) else RESERVATION_MACHINE
+    return booking.status.phase in machine.final
 
 
 async def _wait_briefly(known: Awaitable[None], since: float) -> None:

@@ -21,6 +21,7 @@ from lcm.control.booking.explain_places import (
 )
 from lcm.control.booking.guards import pools_revision
 from lcm.control.booking.promise import NO_POOL_REMEDY, UNKNOWN_SIZE_REMEDY, Promises, seat_kinds
+from lcm.control.booking.quota import LIMIT_REMEDIES
 from lcm.control.booking.request import Booking
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -183,15 +184,18 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     placed, explained = place(found.fleet, request, strategy), found.ask_places(request, strategy)
     rejections = () if placed.decision.action == "assign" else count_rejections(explained)
     decision = msgspec.structs.replace(placed.decision, rejections=rejections)
-    why, reason, remedy = _explain_decision(found, placed, explained, request)
+    why, reason, remedy = _explain_decision(found, placed, explained, asked)
     taken = placed.place if placed.decision.action != "wait" else None
     answers = tuple(one.answer for one in explained)
+    estimate = _queue_estimate(asked) if decision.action != "assign" else None
+    if estimate is not None:  # decided for the whole queue, and not as if nobody stood before it
+        decision = asked.session.status.last_decision or decision
     return Explanation(
         outcome=decision.action,
         why=why,
         reason=reason,
         remedy=remedy,
-        slot=_expected_slot(asked, placed.at),
+        slot=_expected_slot(asked, placed.at, estimate),
         seat=_parse_seat(taken.name) if taken is not None and taken.seat else None,
         worker=taken.name if taken is not None and not taken.seat else "",
         waiting=asked.session.status.waiting,
@@ -201,10 +205,20 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
     )
 
 
+def _queue_estimate(asked: PlacementQuery) -> datetime | None:
+    """Return when a session that waits starts, as the scheduler estimates for the whole queue; None if not known."""
+    waiting = asked.session.status.waiting
+    return waiting.estimated_start if waiting else None
+
+
 def _explain_decision(
-    found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], request: PlacementRequest
+    found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], asked: PlacementQuery
 ) -> tuple[str, str, str]:
-    """Return what is in the way, in a word and in a sentence, and the remedy."""
+    """Return what is in the way, in a word and in a sentence, and the remedy.
+
+    A session with an estimate is told no other time: when a place would be free if nobody stood before it is no answer.
+    """
+    request, waiting = asked.request, asked.session.status.waiting
     if placed.decision.action == "assign":
         return "", placed.decision.reason, ""
     if not explained and found.unsized:
@@ -217,6 +231,8 @@ def _explain_decision(
     others = sum(one.answer.filter == culprit.answer.filter for one in explained) - 1
     likewise = f" ({others} more for the same reason)" if others else ""
     lead = placed.decision.reason if placed.place is not None else "no worker or planned worker takes it"
+    if waiting is not None and waiting.estimated_start is not None:
+        lead = waiting.basis
     return why, f"{lead}; {rejection}{likewise}{_explain_unopened(found, culprit, explained)}", culprit.answer.remedy
 
 
@@ -246,14 +262,14 @@ def _explain_unopened(found: PlaceSurvey, culprit: ExplainedPlace, explained: Se
     return f"; no planned worker is started for it: {closed[0].place.name}: {closed[0].answer.reason}"
 
 
-def _expected_slot(asked: PlacementQuery, at: datetime | None) -> Slot | None:
-    """Return from when to when the session's lab would run; None if that is not known."""
+def _expected_slot(asked: PlacementQuery, at: datetime | None, estimate: datetime | None) -> Slot | None:
+    """Return from when to when the session's lab would run, by the queue's estimate if any; None if not known."""
     spec = asked.session.spec
     if spec.timeslot_start is not None and spec.timeslot_end is not None:
         return Slot(start=spec.timeslot_start, end=spec.timeslot_end)
-    if at is None:
+    if at is None and estimate is None:
         return None
-    start = at + asked.terms.instantiation
+    start = estimate or (at or asked.now) + asked.terms.instantiation
     return Slot(start=start, end=start + asap_length(asked.session, start))
 
 
@@ -265,6 +281,7 @@ def _parse_seat(name: str) -> Seat:
 _REMEDIES: Final[Mapping[str, str]] = {
     **FILTERS,
     **SEAT_REMEDIES,
+    **LIMIT_REMEDIES,
     "no_pool": NO_POOL_REMEDY,
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
@@ -298,12 +315,17 @@ async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -
     session, definition = await _draft_session(writer, request)
     await promises.calendar.ready()
     await promises.calendar.wait_for_revision(await pools_revision(writer.store, request.namespace))
+    booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
+    try:
+        if promises.quota is not None:
+            await promises.quota.check_new(writer.caller, [booking])
+    except NoRoom as error:
+        return _explain_refusal(error)
     now = writer.clock.now()
     need = need_of(session, definition)
     if session.spec.timeslot_start is None or need is None:
         return await _explain_unplaced(promises, session, definition, now)
     asked = PlacementQuery(session, definition, need, promises.calendar.terms, now)
-    booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
     places = await ask_seats(promises, asked) if request.count == 1 else []
     found = await _preview_promise(promises, booking, definition)
     left_off = max(0, len(places) - MAX_PLACES)
@@ -330,14 +352,18 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
     try:
         found = await promises.preview_seats(booking, definition)
     except NoRoom as error:
-        remedy = _REMEDIES.get(error.why, "")
-        reason = str(error).removesuffix(f"; {remedy}")
-        near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
-        return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
+        return _explain_refusal(error)
     seat = Seat(pool=found.row.pool.metadata.name, number=found.seats[0])
     seats = f"{len(found.seats)} claims on planned workers" if len(found.seats) > 1 else f"planned worker {seat.number}"
     held = f"from {format_moment(found.claims[0].start)} to {format_moment(found.claims[0].end)}"
     return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
+
+
+def _explain_refusal(error: NoRoom) -> Explanation:
+    remedy = error.remedy or _REMEDIES.get(error.why, "")
+    reason = str(error).removesuffix(f"; {remedy}")
+    near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
+    return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
 
 
 async def _draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:

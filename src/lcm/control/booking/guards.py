@@ -109,6 +109,7 @@ def vacate_worker(before: LabWorker, after: LabWorker, seen: Occupancy) -> Seque
 
 _POOL_PREFIX: Final = "guards/pools/"
 _LICENCES_PREFIX: Final = "guards/licences/"
+_OWNERS_PREFIX: Final = "guards/owners/"
 _CLAIM_FIELDS: Final = ("claim", "seat", "worker_id", "allocated_ports")
 
 
@@ -139,6 +140,11 @@ def pool_guard_key(pool: Ref[LabWorkerPool]) -> str:
 def token_guard_key(token: str) -> str:
     """Return the key that every claim writes that may need another licence of a token."""
     return f"{_LICENCES_PREFIX}{token}"
+
+
+def owner_guard_key(owner: str) -> str:
+    """Return the key that every booking writes which counts towards its owner's limits."""
+    return f"{_OWNERS_PREFIX}{owner}"
 
 
 def is_guard(key: str) -> bool:

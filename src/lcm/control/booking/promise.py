@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from lcm.control.accounts.costs import read_costs
 from lcm.control.booking.calendar import Calendar, PoolRef
-from lcm.control.booking.guards import Guards, pool_guard_key, pools_revision, read_guards, token_guard_key
+from lcm.control.booking.guards import (
+    Guards,
+    owner_guard_key,
+    pool_guard_key,
+    pools_revision,
+    read_guards,
+    token_guard_key,
+)
+from lcm.control.booking.quota import OwnerLimits, OwnerQuota, is_limited
 from lcm.control.booking.request import (
     Booking,
     ChosenSeats,
@@ -34,6 +42,7 @@ from lcm.control.booking.request import (
 from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref, ref_of
+from lcm.model.access.identity import Caller
 from lcm.model.base.capacity import Claim
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, NoRoom
@@ -134,7 +143,8 @@ class SeatTrial:
                 near = [
                     slot for slot, its in series if its and isinstance(choose_seats_for_all(seats, its, rules), tuple)
                 ]
-            raise NoRoom(f"pool {row.name}: {answer.details}; {answer.remedy}", why=answer.reason, nearest=near)
+            problem = f"pool {row.name}: {answer.details}; {answer.remedy}"
+            raise NoRoom(problem, why=answer.reason, nearest=near, remedy=answer.remedy)
         for claim, number in zip(claims, answer.seats, strict=True):
             name = _TRIAL_HOLDER.format(len(self._trial_claims))
             seats.hold(number, HeldClaim(name, claim))
@@ -156,8 +166,8 @@ _MAX_BACKOFF: Final = timedelta(milliseconds=50)
 
 
 @dataclass(slots=True)
-class _PoolLock:
-    """The lock of one pool; `users` counts the tasks that hold it or wait for it."""
+class _GuardLock:
+    """The lock of one guard in this process; `users` counts the tasks that hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -166,35 +176,50 @@ class _PoolLock:
 class Promises:
     """Promises of seats to bookings: every booking with a slot gets its seats in its own commit, or is refused."""
 
-    def __init__(self, store: Store, calendar: Calendar, *, clock: Clock, chance: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        calendar: Calendar,
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+        limits: OwnerLimits | None = None,
+    ) -> None:
+        """Promise seats by a calendar that runs; without `limits`, an owner may book as much as there is."""
         self.calendar = calendar
+        self.quota = OwnerQuota(store, calendar, limits, clock=clock) if limits is not None else None
         self._store = store
         self._clock = clock
         self._chance = chance
-        self._pool_locks: dict[PoolRef, _PoolLock] = {}
+        self._guard_locks: dict[str, _GuardLock] = {}
 
     @asynccontextmanager
-    async def lock_pools(self, bookings: Iterable[Resource]) -> AsyncIterator[None]:
-        """Hold the lock of every pool that may promise one of these bookings."""
+    async def lock_guards(self, bookings: Iterable[Resource], owners: Iterable[str] = ()) -> AsyncIterator[None]:
+        """Hold the locks of these owners, and of every pool that may promise one of these bookings."""
         bookings = list(bookings)
-        await self._catch_up(bookings)
-        pools = [ref_of(row.pool) for row in self._pools_for(bookings)]
         async with AsyncExitStack() as locks:
-            for ref in sorted(pools, key=str):
-                await locks.enter_async_context(self._lock_pool(ref))
+            for owner in sorted(owners):
+                await locks.enter_async_context(self._lock_guard(owner_guard_key(owner)))
+            await self._catch_up(bookings)
+            for key in sorted(pool_guard_key(ref_of(row.pool)) for row in self._pools_for(bookings)):
+                await locks.enter_async_context(self._lock_guard(key))
             yield
 
     @asynccontextmanager
-    async def _lock_pool(self, pool: PoolRef) -> AsyncIterator[None]:
-        pool_lock = self._pool_locks.setdefault(pool, _PoolLock())
-        pool_lock.users += 1
+    async def _lock_guard(self, key: str) -> AsyncIterator[None]:
+        guard_lock = self._guard_locks.setdefault(key, _GuardLock())
+        guard_lock.users += 1
         try:
-            async with pool_lock.lock:
+            async with guard_lock.lock:
                 yield
         finally:
-            pool_lock.users -= 1
-            if not pool_lock.users:
-                del self._pool_locks[pool]
+            guard_lock.users -= 1
+            if not guard_lock.users:
+                del self._guard_locks[key]
+
+    def limited_owners(self, caller: Caller, made: Iterable[Resource]) -> Sequence[str]:
+        """Return the owners whose limits bound these bookings of a caller: at most the caller."""
+        return [caller.name] if self.quota is not None and is_limited(caller, made) else []
 
     async def back_off(self) -> None:
         """Sleep for a random moment, so that writers that collided do not retry at the same time."""

@@ -124,7 +124,7 @@ def name_booking_in_refusal(name: str) -> Iterator[None]:
             raise
         message = f"{name}: {error}"
         if isinstance(error, NoRoom):
-            raise NoRoom(message, why=error.why, nearest=error.nearest) from error
+            raise NoRoom(message, why=error.why, nearest=error.nearest, remedy=error.remedy) from error
         raise Refused(message) from error
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.control.booking.guards import owner_guard_key
 from lcm.control.booking.promise import Promises
 from lcm.control.booking.snapshot import pool_guard_keys
 from lcm.control.objects.records import Record, with_revision
@@ -56,7 +57,7 @@ async def fulfil(
     await promises.calendar.ready()
     # A reservation of hundreds takes long to read, and the lock only avoids conflicts: the calendar's copy will do.
     known = promises.calendar.get(ref)
-    async with promises.lock_pools([known if known is not None else (await writer.require(ref)).resource]):
+    async with promises.lock_guards([known if known is not None else (await writer.require(ref)).resource]):
         return await retry_conflicts(attempt, unless=lambda _: False, pause=promises.back_off)
 
 
@@ -169,13 +170,13 @@ def _hand_over_claims(writer: Writer, booked: Reservation, made: Mapping[int, La
 
 
 def _guard_ops(promises: Promises, record: Record[Reservation], several: Iterable[ReservationClaim]) -> Sequence[Op]:
-    """Return writes of the guards of these claims.
+    """Return writes of the guards of these claims and of their owner.
 
     A calendar that lists again may know the session without the reservation, or the reverse; a reader of the guards
     waits until it knows both.
     """
     metadata = record.resource.metadata
-    keys = set[str]()
+    keys = {owner_guard_key(record.resource.spec.owner)}
     for pool in {held.seat.pool for held in several if held.seat is not None}:
         keys.update(pool_guard_keys(promises.calendar, Ref(LabWorkerPool, pool, metadata.namespace)))
     return [Put(key, metadata.uid.encode()) for key in sorted(keys)]

@@ -109,8 +109,8 @@ class Applier:
         lost = {_family_of(documents[place]) for place in verdicts.found}
         items = await self._plan_items(resources, entries, verdicts, lost)
         verdicts.raise_if_any()
-        await self.quota(self.writer.caller, [item.after for item in items if item.is_new])
         async with self._booking_turn(items):
+            await self.quota(self.writer.caller, [item.after for item in items if item.is_new])
             items = await self._promise_items(items, DocumentFaults())
             done = {item.place: item.outcome() for item in items if dry_run or item.draft is None}
             await self._write_items([item for item in items if item.place not in done], done, documents)
@@ -191,12 +191,14 @@ class Applier:
 
     @asynccontextmanager
     async def _booking_turn(self, items: Iterable[BundleItem]) -> AsyncIterator[None]:
-        """Wait for the turn of the bookings, if anything is to be promised."""
-        bookings = [item.after for item in items if _is_booking(item)]
-        if self.promises is None or not bookings:
+        """Wait for the turn of the bookings, if anything is to be promised or counts towards somebody's limits."""
+        made = [item.after for item in items if item.is_new]
+        bookings = [one for one in made if has_slot(one)]
+        owners = self.promises.limited_owners(self.writer.caller, made) if self.promises else ()
+        if self.promises is None or not (bookings or owners):
             yield
             return
-        async with self.promises.lock_pools(bookings):
+        async with self.promises.lock_guards(bookings, owners):
             yield
 
     async def _promise_items(self, items: list[BundleItem], verdicts: DocumentFaults) -> list[BundleItem]:

@@ -20,6 +20,7 @@ from lcm.control.admission.references import check_unchanged, read_targets, refe
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
 from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.booking.quota import OwnerLimits
 from lcm.control.booking.step_records import NO_LIMITS, FleetSettings, records_for_step
 from lcm.control.delivery.sinks import NO_SINKS, SinkSettings, refuse_surplus
 from lcm.control.objects import deletion
@@ -85,6 +86,7 @@ class ControlPlane:
         judgement: IdleCriteria = DEFAULT_CRITERIA,
         fleet: FleetSettings = NO_LIMITS,
         terms: Terms | None = None,
+        limits: OwnerLimits | None = None,
         chance: Callable[[], float] = fixed_chance,
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
@@ -98,7 +100,8 @@ class ControlPlane:
         `record_ids` names requests and audit records, separately from objects: object ids stay the same wherever one
         asks from. `judgement` decides when workers count as idle where the SystemSettings object says nothing. `fleet`
         says how many licence seats there are and what machines cost. With `terms`, slots are promised when they are
-        booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
+        booked; the calendar of `promises` must run. Without it, no promises. `limits` bound what one owner may book.
+        `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
         use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
         and which are always there. `store_alert_percent` says how full the store may be before that is an alert;
@@ -123,7 +126,7 @@ class ControlPlane:
             calendar = Calendar(
                 self.plane_for(deletion.PLANE_CALLER), terms=terms, licences=fleet.seats, prices=fleet.prices
             )
-            self.promises = Promises(store, calendar, clock=clock, chance=chance)
+            self.promises = Promises(store, calendar, clock=clock, chance=chance, limits=limits)
 
     @property
     def epoch(self) -> str:
@@ -141,7 +144,9 @@ class ControlPlane:
     async def quota(self, caller: Caller, made: Sequence[Resource]) -> Sequence[Op]:
         """Ask whether these objects may be created. Raise Refused, or return operations that join the commit."""
         await refuse_surplus(self.store, [one.metadata.name for one in made if isinstance(one, Sink)])
-        return await self._quota(caller, made)
+        limited = self.promises.quota if self.promises else None
+        counted = await limited.check_new(caller, made) if limited else ()
+        return [*await self._quota(caller, made), *counted]
 
     def read(self, document: object, kind: type[Resource] | None = None, *, onto: Resource | None = None) -> Resource:
         """Read a document as its type, with the configured defaults for missing fields. Raise Invalid.
@@ -365,17 +370,20 @@ class LocalPlane(Plane):
     async def _promise_extension(self, before: R, after: R) -> Sequence[Op]:
         if self._core.promises is None or not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
             return ()
-        return await self._core.promises.extend_session(before, after)
+        quota = self._core.promises.quota
+        counted = await quota.check_extension(self.caller, before, after) if quota else ()
+        return [*counted, *await self._core.promises.extend_session(before, after)]
 
     async def _retry_in_turn(
         self, resource: R, attempt: Callable[[], Awaitable[R]], *, unless: Callable[[Conflict], bool]
     ) -> R:
-        """Retry as `retry_conflicts` does; if seats are to be chosen, wait for the booking's turn first."""
-        desk = self._core.promises
-        if desk is None or not has_slot(resource):
+        """Retry as `retry_conflicts` does; if seats are chosen or limits checked, wait for the booking's turn first."""
+        promises = self._core.promises
+        owners = promises.limited_owners(self.caller, [resource]) if promises else ()
+        if promises is None or not (owners or has_slot(resource)):
             return await retry_conflicts(attempt, unless=unless)
-        async with desk.lock_pools([resource]):
-            return await retry_conflicts(attempt, unless=unless, pause=desk.back_off)
+        async with promises.lock_guards([resource], owners):
+            return await retry_conflicts(attempt, unless=unless, pause=promises.back_off)
 
     async def _write_action(self, edit: Edit[R], asked: IdempotentRequest | None, *ops: Op) -> R:
         record, after = edit.before, edit.after

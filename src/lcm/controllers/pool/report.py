@@ -20,6 +20,7 @@ from lcm.model.kinds.pool import (
     PoolCapacitySummary,
     PoolPhase,
     ScalingDecision,
+    count_machines,
     with_decision,
 )
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -185,7 +186,8 @@ def find_boots(worker: LabWorker) -> Iterator[MeasuredBoot]:
 POOL_FAILED: Final = "PoolFailed"
 POOL_OVERDUE: Final = "PoolOverdue"
 POOL_STUCK: Final = "PoolStuck"
-ALERT_NAMES: Final = (POOL_FAILED, POOL_OVERDUE, POOL_STUCK)
+POOL_ABOVE_MAXIMUM: Final = "PoolAboveMaximum"
+ALERT_NAMES: Final = (POOL_FAILED, POOL_OVERDUE, POOL_STUCK, POOL_ABOVE_MAXIMUM)
 
 
 def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
@@ -193,6 +195,7 @@ def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
     found = (
         _failed_alert(view),
         _overdue_alert(view),
+        _above_maximum_alert(view),
         stuck_alert(POOL_STUCK, view.pool.metadata.name, "Refused", trouble) if trouble else None,
     )
     return [one for one in found if one is not None]
@@ -205,6 +208,20 @@ def _failed_alert(view: PoolView) -> AlertFinding | None:
     return AlertFinding(
         alert=POOL_FAILED, severity=Severity.CRITICAL, reason="MinimumNotReady", message=shorten_text(text)
     )
+
+
+def _above_maximum_alert(view: PoolView) -> AlertFinding | None:
+    """Return the alert of a pool whose drained workers have been replaced while they still run; None if none was."""
+    draining = [one for one in view.workers if one.status.phase is WorkerPhase.DRAINING]
+    machines, most = count_machines(view.workers), view.pool.spec.max_workers
+    if machines <= most or not draining:
+        return None
+    names = ", ".join(sorted(one.metadata.name for one in draining))
+    deadlines = [one.status.drain_deadline_at for one in draining if one.status.drain_deadline_at is not None]
+    until = f", until {format_moment(max(deadlines))} at the latest" if deadlines else ""
+    above = f"{view.pool.metadata.name} runs {machines} machines, and its max_workers is {most}"
+    text = f"{above}: {names} being drained{until}, and then stopped; end the sessions there to stop it sooner"
+    return AlertFinding(alert=POOL_ABOVE_MAXIMUM, severity=Severity.WARNING, reason="Drain", message=shorten_text(text))
 
 
 def _overdue_alert(view: PoolView) -> AlertFinding | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
+from lcm.control.booking.quota import OwnerLimits
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange
 from lcm.model.kinds.settings import SystemSettings
@@ -65,4 +66,14 @@ def terms_of(settings: Settings) -> Terms:
         require_licensed=settings.require_licensed_for_cml,
         strategy=str(settings.scheduler_strategy),
         speed=speed,
+    )
+
+
+def owner_limits_of(settings: Settings) -> OwnerLimits:
+    """Return how much one owner may book by these settings."""
+    return OwnerLimits(
+        pending=settings.max_pending_per_owner,
+        live=settings.max_live_per_owner,
+        ahead=settings.max_ahead_per_owner,
+        horizon=timedelta(days=settings.booking_horizon_days),
     )

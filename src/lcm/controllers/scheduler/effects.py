@@ -56,7 +56,7 @@ def waiting_status(outcome: PlacementOutcome, boot: BootTime) -> Waiting:
 
 
 def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
-    """Return in words what an estimate is based on."""
+    """Return in words what an estimate is based on; the estimate itself is the only time that is told."""
     found, at = outcome.place, outcome.at
     if found is None or at is None:
         decision = outcome.full_decision
@@ -65,13 +65,13 @@ def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
         main = f"; {most.count} of {decision.candidates_evaluated} such as {most.examples[0]}" if most else ""
         return f"{_NOT_NOW if closed else _NEVER}{main}"
     if outcome.behind:
-        return f"a session on {found.name} ends at {at:%H:%M}Z"
+        return f"a session on {found.name} ends before"
     usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
     if is_unopened_seat(found):
         return f"a machine will be started for planned worker {found.name}, which {usually}"
     if found.closed == BOOTING:
         return f"worker {found.name} is booting and {usually}"
-    return f"{found.name} has room from {at:%H:%M}Z on"
+    return f"{found.name} has room then"
 
 
 def is_news(session: LabletSession, new: Waiting, now: datetime) -> bool:

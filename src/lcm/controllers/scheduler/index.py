@@ -17,7 +17,7 @@ from lcm.model.base.capacity import Claim
 from lcm.model.base.resource import Truth, has_condition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase, get_claim, is_asap
+from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase, get_claim, is_asap, worker_of
 from lcm.placement.places import claims_of_booking, session_holder
 from lcm.placement.request import HeldClaim
 
@@ -179,6 +179,9 @@ class SessionIndex:
         self.flagged: dict[SessionRef, LabletSession] = {}
         """The sessions that carry the condition of being at risk."""
         self._seat_keys: dict[SessionRef, SeatKey] = {}
+        self._served: dict[tuple[str, str], set[SessionRef]] = {}
+        """The sessions on workers, by namespace and owner."""
+        self._owners: dict[SessionRef, tuple[str, str]] = {}
         self._fingerprints: dict[Ref[Any], object] = {}
 
     def update(self, ref: SessionRef, session: LabletSession | None) -> bool:
@@ -191,10 +194,24 @@ class SessionIndex:
             else:
                 where.pop(ref, None)
         self._update_promise(ref, session)
+        self._update_served(ref, session)
         before, now = self._fingerprints.pop(ref, None), _fingerprint(session) if session else None
         if now is not None:
             self._fingerprints[ref] = now
         return before != now
+
+    def count_served(self, session: LabletSession) -> int:
+        """Count the sessions on workers of the same owner in the same namespace."""
+        return len(self._served.get((session.metadata.namespace, session.spec.owner), ()))
+
+    def _update_served(self, ref: SessionRef, session: LabletSession | None) -> None:
+        if session is not None and worker_of(session) is not None:
+            self._owners[ref] = owner = ref.namespace, session.spec.owner
+            self._served.setdefault(owner, set()).add(ref)
+        elif (left := self._owners.pop(ref, None)) is not None:
+            self._served[left].discard(ref)
+            if not self._served[left]:
+                del self._served[left]
 
     def _update_promise(self, ref: SessionRef, session: LabletSession | None) -> None:
         before = self._seat_keys.pop(ref, None)

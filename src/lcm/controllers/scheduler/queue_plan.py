@@ -1,11 +1,12 @@
 """One plan for all waiting sessions: which one goes where, and when. Pure; `PlacementLoop` carries it out.
 
 Each session is placed and its claim held before the next one is planned, also where it has to wait. So a smaller
-session goes before a larger one only if that delays nobody. All holds are rolled back afterwards. Priorities grow by
-one a minute, so every session's turn comes.
+session goes before a larger one only if that delays nobody. All holds are rolled back afterwards. Owners take turns
+(`order_fairly`), and priorities grow by one a minute, so every session's turn comes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heapreplace
@@ -27,13 +28,21 @@ from lcm.placement.timeline import micros, moment_of
 MINUTE: Final = timedelta(minutes=1)
 """A place better by no more than this is no reason to move. Waiting this long is worth a priority of one."""
 
+FAIR_STEP: Final = timedelta(hours=2)
+"""How much later a session's turn comes for each session that its owner has already.
+
+It is more than the highest priority is worth, so a priority orders only what is equally fair. It is not endless, so
+that somebody who has much gets more when he has waited long enough.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Seeker:
     """A session that needs a place: its request from now on, and the place on which it already has a claim.
 
     `start_up` is how long it usually takes to run. `likely` is how long it will likely stay; None means all its
-    claim. A session that was `turned_away` because of a pool's limits keeps no room from others meanwhile.
+    claim. A session that was `turned_away` because of a pool's limits keeps no room from others meanwhile. `served` is
+    how many sessions its owner has on workers.
     """
 
     session: LabletSession
@@ -42,6 +51,7 @@ class Seeker:
     kept: str | None = None
     likely: timedelta | None = None
     turned_away: bool = False
+    served: int = 0
 
     @property
     def holder(self) -> str:
@@ -50,7 +60,7 @@ class Seeker:
 
     @property
     def order(self) -> tuple[bool, bool, datetime, datetime, str]:
-        """The sort key of the queue: promised sessions first, then by priority and the minutes waited.
+        """The sort key among the sessions of one owner: promised ones first, then by priority and the minutes waited.
 
         Of those that were turned away, the ones that end soonest are the likeliest to be admitted.
         """
@@ -59,6 +69,23 @@ class Seeker:
         first = created - self.session.spec.priority * MINUTE if is_asap(self.session) else claim.start
         turn = claim.end if self.turned_away else first
         return is_asap(self.session), self.turned_away, turn, created, metadata.uid
+
+
+def order_fairly(seekers: Iterable[Seeker]) -> Sequence[Seeker]:
+    """Return sessions in the order of the queue: promised ones first, then the owners of the others take turns.
+
+    A session comes later by FAIR_STEP for each one that its owner has on a worker or before it in the queue.
+    """
+    ahead = Counter[str]()
+    turns = list[tuple[tuple[bool, bool, datetime, datetime, str], Seeker]]()
+    for one in sorted(seekers, key=lambda one: one.order):
+        waits, turned_away, turn, created, uid = one.order
+        owner = one.session.spec.owner
+        if waits:
+            turn += (one.served + ahead[owner]) * FAIR_STEP
+            ahead[owner] += 1
+        turns.append(((waits, turned_away, turn, created, uid), one))
+    return [one for _, one in sorted(turns, key=lambda turn: turn[0])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +135,7 @@ def plan(fleet: PlaceIndex, seekers: Sequence[Seeker], rules: QueueRules) -> Seq
         fleet.release(place_id, held.holder)
     planning = _QueuePlanner(fleet, rules)
     try:
-        ordered = sorted(seekers, key=lambda one: one.order)
+        ordered = order_fairly(seekers)
         # Promised sessions that can stay are placed first, so nobody takes their place.
         stay = {one.holder: found for one in ordered if (found := planning.stay(one))}
         return _number_queue([stay.get(one.holder) or planning.decide(one) for one in ordered])

@@ -159,6 +159,7 @@ def _make_seeker(view: SchedulerView, session: LabletSession, definition: Lablet
         place.id if place else None,
         start_up + length + view.durations.usual_clean_up() if is_asap(session) else None,
         ref_of(session) in view.turned_away,
+        view.session_index.count_served(session),
     )
 
 

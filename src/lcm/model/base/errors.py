@@ -104,12 +104,16 @@ class Forbidden(Refused):
 class NoRoom(Refused):
     """The requested capacity is not available.
 
-    `why` names the obstacle in a word; `nearest` are slots that would be accepted.
+    `why` names the obstacle in a word; `nearest` are slots that would be accepted. `remedy` is the end of the message
+    that says what helps, where that is more than `why` tells.
     """
 
-    def __init__(self, message: str, *, why: str = "", nearest: Sequence[tuple[datetime, datetime]] = ()) -> None:
+    def __init__(
+        self, message: str, *, why: str = "", nearest: Sequence[tuple[datetime, datetime]] = (), remedy: str = ""
+    ) -> None:
         super().__init__(message)
         self.why = why
+        self.remedy = remedy
         self.nearest = tuple(nearest)
 
 

@@ -131,14 +131,20 @@ class Requirements(Part):
 
 
 class LabletDefinitionSpec(Part):
-    """What an author published."""
+    """What an author published.
+
+    `other_tracks` and `resource_limits` say what a session may choose instead of the lab's own track, and how much more
+    than it requires; staff may choose anything.
+    """
 
     version: Version
     topology: Topology
     description: Text = ""
     lab_type: LabType = LabType.CML
     lab_track: ShortText = ""
+    other_tracks: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=64, description="a list of at most 64")] = ()
     resource_requirements: ResourceRequirements | None = None
+    resource_limits: Annotated[Mapping[ShortText, ShortText], msgspec.Meta(max_length=16)] | None = None
     node_count: Count | None = None
     port_template: PortTemplate | None = None
     license_affinity: LicenseFlavour | None = None

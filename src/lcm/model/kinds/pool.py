@@ -3,7 +3,7 @@
 Holds both kinds, the pool's state machine, and the pure functions that decide whether a pool grows or shrinks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Final, Literal
@@ -27,7 +27,7 @@ from lcm.model.base.resource import (
     Text,
     ZoneName,
 )
-from lcm.model.kinds.worker import LabWorkerSpec
+from lcm.model.kinds.worker import LabWorker, LabWorkerSpec, WorkerPhase
 from lcm.model.money.billing import Usd
 
 DECISIONS_KEPT: Final = 50
@@ -228,6 +228,23 @@ POOL_MACHINE: Final = StateMachine(
 def with_decision(decisions: tuple[ScalingDecision, ...], new: ScalingDecision) -> tuple[ScalingDecision, ...]:
     """Return the decisions with one added, without the oldest beyond the limit."""
     return (*decisions, new)[-DECISIONS_KEPT:]
+
+
+_WITHOUT_MACHINE: Final = frozenset(
+    {WorkerPhase.PENDING, WorkerPhase.STOPPED, WorkerPhase.TERMINATED, WorkerPhase.FAILED}
+)
+
+
+def workers_of(pool: LabWorkerPool, workers: Iterable[LabWorker]) -> Sequence[LabWorker]:
+    """Return the workers that a pool made, and those that fill its places."""
+    filled = {seat.worker_id for seat in pool.status.seats}
+    owners = ((one, one.metadata.owner) for one in workers)
+    return [one for one, owner in owners if one.metadata.uid in filled or (owner and owner.uid == pool.metadata.uid)]
+
+
+def count_machines(workers: Iterable[LabWorker]) -> int:
+    """Count the workers whose machine runs, starts or stops; each of them costs money."""
+    return sum(one.status.phase not in _WITHOUT_MACHINE for one in workers)
 
 
 def get_overall_utilization(summary: PoolCapacitySummary) -> float | None:

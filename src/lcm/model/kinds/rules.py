@@ -191,10 +191,19 @@ def _session_time(session: LabletSession) -> Iterator[Fault]:
 
 @_rule(LabletSession, "spec.resource_limits")
 def _session_limits(session: LabletSession) -> Iterator[Fault]:
-    if session.spec.resource_limits is None:
+    yield from _check_limits(session.spec.resource_limits)
+
+
+@_rule(LabletDefinition, "spec.resource_limits")
+def _definition_limits(definition: LabletDefinition) -> Iterator[Fault]:
+    yield from _check_limits(definition.spec.resource_limits)
+
+
+def _check_limits(limits: Mapping[str, str] | None) -> Iterator[Fault]:
+    if limits is None:
         return
     try:
-        parse_limits(session.spec.resource_limits)
+        parse_limits(limits)
     except Invalid as error:
         yield from (Fault(f"spec.{fault.path}", fault.problem, fault.remedy) for fault in error.faults)
 

@@ -18,6 +18,7 @@ FewestWorkers = Annotated[int, msgspec.Meta(ge=0, le=1000, description="a whole 
 MostWorkers = Annotated[int, msgspec.Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
 Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
 FewestSessions = Annotated[int, msgspec.Meta(ge=1, le=200, description="a whole number from 1 to 200")]
+MostBookings = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
 NamePattern = Annotated[
     str,
     msgspec.Meta(
@@ -97,6 +98,15 @@ class ArtifactSettings(Part):
     retention_days: Days | None = None
 
 
+class QuotaSettings(Part):
+    """How much one owner may book: sessions waiting, sessions at once, slots ahead, and days ahead. Staff may more."""
+
+    max_pending: MostBookings | None = None
+    max_live: MostBookings | None = None
+    max_ahead: MostBookings | None = None
+    horizon_days: Days | None = None
+
+
 class SystemSettingsSpec(Part):
     """All groups of settings."""
 
@@ -107,6 +117,7 @@ class SystemSettingsSpec(Part):
     scaling: ScalingSettings = ScalingSettings()
     learning: LearningSettings = LearningSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
+    quotas: QuotaSettings = QuotaSettings()
 
 
 class SystemSettings(Part):

@@ -14,7 +14,7 @@ from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.runtime.election import ControllerParts
-from lcm.controllers.runtime.settings import terms_of
+from lcm.controllers.runtime.settings import owner_limits_of, terms_of
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
@@ -162,6 +162,7 @@ class Process:
             ids=Ids(self._draws.stream("ids")),
             record_ids=Ids(self._draws.stream("records")),
             terms=terms_of(settings),
+            limits=owner_limits_of(settings),
             chance=self._draws.random,
             artifacts=stage.artifacts,
         )
