@@ -187,6 +187,18 @@ def test_only_a_simulated_cloud_is_sped_up(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_up_is_quiet_and_keeps_its_log_in_a_file_of_its_owner(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Running(tmp_path, "up", "--port=0", f"--data={data}") as it:
+        assert "Ctrl-C stops it" in it.ready().output
+        assert '"event"' not in it.output
+        assert it.stop()[0] == 0
+    log = data / "lcm.log"
+    assert str(log) in it.output
+    assert '"event": "started"' in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
 def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:
     with up(tmp_path) as it:
         link = re.search(r"http://[0-9.]+:\d+/sign-in\?code=\S+", it.ready().output)

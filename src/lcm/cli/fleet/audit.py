@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _HEADINGS: Final = ("WHEN", "WHO", "ROLE", "DID", "FROM", "REVISION", "REQUEST")
+_RANKS: Final = {"WHO": 1, "FROM": 2, "ROLE": 3, "REVISION": 4, "REQUEST": 5}
+_LEAST_DID: Final = 32
 _SHOWN: Final = 3
 
 
@@ -57,7 +59,9 @@ def audit(
         for record in found:
             print_json(record)
     elif found:
-        table.print_rows(_HEADINGS, map(_row, found), SystemClock().now())
+        table.print_rows(
+            _HEADINGS, map(_row, found), SystemClock().now(), whole=("WHEN",), ranks=_RANKS, least={"DID": _LEAST_DID}
+        )
     else:
         render.print_message("nothing was changed in this time")
 

@@ -57,7 +57,7 @@ def events(
     selection = client_streams.EventSelection(
         session_id=session, worker_id=worker, definition_id=definition, owner_id=owner, event_types=types
     )
-    table = table_of_texts(("TIME", "TYPE", "ABOUT", "WHAT"))
+    table = table_of_texts(("TIME", "TYPE", "ABOUT", "WHAT"), whole=("TIME",), least={"WHAT": 12})
 
     async def work(line: "ApiConnection") -> None:
         if not follow:

@@ -34,9 +34,9 @@ _RED: Final = frozenset({"FAILED", "EXPIRED", "False"})
 _GREY: Final = frozenset({"STOPPED", "TERMINATED", "CANCELLED", "GONE", "deprecated"})
 
 
-def print_line(text: str = "") -> None:
+def print_line(text: str = "", end: str = "\n") -> None:
     """Print one line of a result to standard output."""
-    typer.echo(text, color=None if _colours_allowed() else False)
+    typer.echo(f"{text}{end}", color=None if _colours_allowed() else False, nl=False)
 
 
 def print_message(text: str, *, colour: str | None = None) -> None:

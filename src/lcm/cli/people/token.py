@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PATH: Final = "/api/tokens"
 _NEVER: Final = "never"
 _HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "CREATED BY")
+_RANKS: Final = {"EXPIRES": 1, "ROLE": 2, "KIND": 3, "AGE": 4, "CREATED BY": 5}
 
 app = make_group("token", "Create, list and revoke tokens.")
 Name = Annotated[
@@ -77,7 +78,7 @@ def list_(context: ContextName = None) -> None:
     from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
 
     found = connection.request("GET", _PATH, TokenList, context)
-    table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now())
+    table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now(), whole=("ID",), ranks=_RANKS)
 
 
 @app.command(cls=LeafCommand)

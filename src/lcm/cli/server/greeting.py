@@ -228,10 +228,12 @@ _STEPS_WITH_EXAMPLES: Final[NextSteps] = (
 
 
 async def print_greeting(
-    it: EmbeddedProcess, settings: Settings, kept: LocalContext, first: FirstDocuments | None
+    it: EmbeddedProcess, settings: Settings, kept: LocalContext, first: FirstDocuments | None, log_file: Path | None
 ) -> None:
     """Print what runs, and what can be done with it."""
-    rows = await _greeting_rows(it, settings, kept, first)
+    rows = [*await _greeting_rows(it, settings, kept, first)]
+    if log_file:
+        rows.append(("log", [str(log_file), "`--log` prints it here instead"]))
     render.print_line(f"Lablet Cloud Manager {metadata.version('lablet-cloud-manager')} runs at {it.running.url}")
     for label, lines in rows:
         _print_row(label, lines)
