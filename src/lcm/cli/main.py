@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from lcm.cli.output.command import LeafCommand, default_to_false
+from lcm.cli.output.command import LeafCommand, Utc, default_to_false
 from lcm.model.base.errors import LcmError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ app = typer.Typer(
 
 
 @app.callback(help="Lablet Cloud Manager: labs on fleets of CML hypervisors, on time.")
-def _lcm() -> None:
+def _lcm(*, utc: Utc = False) -> None:
     """Make `lcm` a group of commands."""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from harness import given
 from harness.api_world import ApiServer, shell
 from lcm.cli.documents.describe import describe_lines, summary_lines
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
@@ -166,3 +168,25 @@ def test_the_whole_document_is_there_for_those_who_ask(api: ApiServer, tmp_path:
     desk = shell(api, tmp_path)
     assert desk.out("describe", "template", "metal", "-o", "yaml") == desk.out("get", "template", "metal", "-o", "yaml")
     assert json.loads(desk.out("describe", "template", "metal", "-o", "json"))["spec"]["worker"]["aws"]
+
+
+def test_every_output_is_in_one_zone_which_is_chosen_once(api: ApiServer, tmp_path: Path) -> None:
+    waiting = Waiting(queue_position=1, estimated_start=NOW, basis="a worker boots until 2026-11-02 09:10Z")
+    booked = given.session(
+        uid="uid-s1", waiting=waiting, history=given.history("PENDING", "SCHEDULED"), created_at=given.moment("08:00")
+    )
+
+    async def work(_: Plane) -> None:
+        await api.store.commit(*creation_ops(booked))
+
+    api.do(work)
+    commands = (("describe", "session", "s1"), ("story", "session", "s1"), ("get", "session", "s1", "-o", "wide"))
+    berlin = shell(api, tmp_path, LCM_TZ="Europe/Berlin")
+    for command in (*commands, ("logs", "s1")):
+        local, utc = berlin.out(*command), berlin.out(*command, "--utc")
+        assert (bool(re.search(r"\dZ", local)), " CET" in local) == (False, True)
+        assert (bool(re.search(r"\dZ", utc)), " CET" in utc) == (True, False)
+        assert berlin.out("--utc", *command) == utc
+    assert "10:10 CET" in berlin.out(*commands[0])
+    refused = shell(api, tmp_path, LCM_TZ="Mars").lcm("get", "sessions", "-o", "wide")
+    assert (refused.exit_code, "LCM_TZ" in refused.stderr) == (2, True)

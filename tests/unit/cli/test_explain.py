@@ -11,7 +11,7 @@ from harness import given
 from harness.api_world import ApiServer, Shell, served, shell
 from harness.booking_world import TERMS, furnish
 from lcm.cli.booking.explain import MOST_PLACES, Subject, explanation_lines
-from lcm.cli.output.times import find_zone
+from lcm.cli.output.zone import find_zone
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, Slot
 from lcm.model.kinds.session import SchedulingDecision, Seat, Waiting
 

@@ -139,7 +139,7 @@ def test_nothing_is_written_over_and_a_day_on_which_nothing_was_wanted_is_said_s
     file = tmp_path / "day.yaml"
     empty = desk.lcm("record", file, "--day", "2020-01-01")
     assert empty.exit_code == 5
-    assert "no session was booked from 2020-01-01T00:00:00Z" in empty.stderr
+    assert "no session was booked from 2020-01-01 00:00:00Z" in empty.stderr
     assert not file.exists()
     file.write_text("mine")
     refused = desk.lcm("record", file, "--day", DAY)

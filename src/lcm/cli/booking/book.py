@@ -13,7 +13,8 @@ from lcm.cli.output import connection, exit_codes, options, render
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
 from lcm.cli.output.printer import Printer
-from lcm.cli.output.times import Zone, find_zone, parse_day, parse_minutes, parse_moment, terminal_zone
+from lcm.cli.output.times import parse_day, parse_minutes, parse_moment
+from lcm.cli.output.zone import Zone, choose_zone
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, NoRoom, Refused, Unreachable
@@ -173,7 +174,7 @@ def book(
     A booking for a time is promised or refused at once; if it is refused, the nearest free slots are shown.
     """
     clock = SystemClock()
-    zone = find_zone(time_zone) if time_zone else terminal_zone()
+    zone = choose_zone(time_zone)
     start = parse_moment(at, clock.now(), zone) if at else None
     _check_options(start is not None, now=now, several=count > 1 or bool(every), follow=follow, emails=len(email or ()))
     if bool(until) != bool(every):

@@ -30,15 +30,13 @@ from lcm.cli.output.options import (
 )
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.times import (
-    Zone,
-    find_zone,
     format_distance,
     format_minutes,
     format_slot,
     parse_minutes,
     parse_moment,
-    terminal_zone,
 )
+from lcm.cli.output.zone import Zone, choose_zone
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, PreviewRequest
@@ -213,7 +211,7 @@ def explain(
     """Explain why a session is where it is, or what it waits for; with --definition, what a booking would get."""
     if output is Output.NAME:
         raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
-    zone, now = find_zone(time_zone) if time_zone else terminal_zone(), SystemClock().now()
+    zone, now = choose_zone(time_zone), SystemClock().now()
     lab = definition or _named_definition(words or [])
     if not lab:
         if at or span or track or region or count > 1:

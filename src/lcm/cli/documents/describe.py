@@ -4,7 +4,7 @@ Also here: the summary lines of pools, definitions, sessions and reservations. W
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Annotated, Any, Final
@@ -87,7 +87,7 @@ def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]
 
 
 def _change_lines(change: PhaseChange, lasted: str, most: int, colour: str | None) -> Iterator[str]:
-    head = f"{change.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}  {change.phase:<{_PHASE_WIDTH}}{lasted:<{_DURATION_WIDTH}}"
+    head = f"{render.format_second(change.at)}  {change.phase:<{_PHASE_WIDTH}}{lasted:<{_DURATION_WIDTH}}"
     text = f"{change.reason} (by{_NO_BREAK_SPACE}{change.by})" if change.reason else f"by {change.by}"
     indent = len(head)
     if most - indent >= _MIN_REASON_WIDTH:

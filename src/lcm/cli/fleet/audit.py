@@ -10,6 +10,7 @@ from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.options import ContextName, ListFormat, ListOutput
 from lcm.cli.output.printer import print_json
+from lcm.cli.output.zone import current_zone
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def _parse_moment(text: str, hint: str) -> str:
         return ""
     try:
         moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=current_zone().rules)
     except ValueError:
         moment = SystemClock().now() - parse_duration(text, hint)
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -96,5 +99,5 @@ def _row(record: "AuditRecord") -> tuple[str, ...]:
     more = len(record.deeds) - len(deeds)
     did = ", ".join(deeds) + (f" and {more} more" if more else "")
     revision = "" if record.revision is None else str(record.revision)
-    when = f"{record.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+    when = render.format_second(record.at)
     return when, record.who, record.role, did, record.address or "here", revision, record.request

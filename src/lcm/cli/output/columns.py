@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 from lcm.cli.output import render
 from lcm.cli.output.nouns import title
 from lcm.cli.output.table import Column
+from lcm.cli.output.times import format_slot
+from lcm.cli.output.zone import current_zone
 from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
@@ -133,7 +135,7 @@ def _note_cell(session: LabletSession, now: datetime) -> str:
 
 def _claim(session: LabletSession) -> str:
     claim = session.status.claim
-    return f"{render.format_moment(claim.start)} {render.format_moment(claim.end)}" if claim else ""
+    return format_slot(claim.start, claim.end, current_zone()) if claim else ""
 
 
 def _seats_held(reservation: Reservation) -> str:

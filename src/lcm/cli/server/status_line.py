@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from lcm.cli.output import render, screen
 from lcm.cli.output.follow import read_all
+from lcm.cli.output.zone import current_zone
 from lcm.control.plane.protocol import Plane
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Later, LcmError
@@ -41,7 +42,7 @@ async def keep_status_line(plane: Plane, clock: Clock) -> None:
     while True:
         begun = watch.seconds()
         try:
-            text = status_text(await _count_fleet(plane), clock.now().astimezone())
+            text = status_text(await _count_fleet(plane), current_zone().local(clock.now()))
         except Later:
             pass  # the store is busy: the line stays as it is
         except LcmError as error:
