@@ -1,9 +1,11 @@
 """`lcm up` as a person runs it: what it says, how it stops, and whom it turns away."""
 
 import asyncio
+import os
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -197,6 +199,21 @@ def test_up_is_quiet_and_keeps_its_log_in_a_file_of_its_owner(tmp_path: Path) ->
     assert str(log) in it.output
     assert '"event": "started"' in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_ctrl_c_ends_make_up_without_a_word_from_make(tmp_path: Path) -> None:
+    stopped = "trap 'echo Stopped; exit 0' INT; echo ready; while :; do sleep 0.1; done"
+    program = tmp_path / "lcm"
+    program.write_text(f"#!/bin/sh\n{stopped}\n")
+    program.chmod(0o700)
+    command = ["make", "--no-print-directory", "-o", ".venv/run.stamp", "up", f"BIN={tmp_path}"]
+    with subprocess.Popen(
+        command, cwd=suite.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as make:
+        assert make.stdout
+        assert make.stdout.readline() == "ready\n"
+        os.killpg(make.pid, signal.SIGINT)
+        assert make.stdout.read() == "Stopped\n"
 
 
 def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:

@@ -67,6 +67,41 @@ def test_names_are_looked_up_one_by_one_and_a_missing_one_is_an_error(api: ApiSe
     assert "lists what is there" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["get worker", "describe worker", "story worker", "pause"])
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(api: ApiServer, desk: Shell, command: str) -> None:
+    make(api, *workers("workshop", "exam"), given.worker(name="lessons", namespace="lab"))
+    result = desk.lcm(*command.split(), "workshpo")
+    assert (result.exit_code, "did you mean workshop?" in result.stderr) == (3, True)
+    assert "add `-n lab`" in desk.lcm(*command.split(), "lessons").stderr
+    assert "did you mean" not in desk.lcm(*command.split(), "quite-another").stderr
+
+
+def test_a_definition_is_found_without_its_version(api: ApiServer, desk: Shell) -> None:
+    active, newer = given.definition(state="active"), given.definition(name="basics:1.10.0", version="1.10.0")
+    make(api, active, given.definition(name="basics:1.9.0", version="1.9.0", state="active"), newer)
+    assert "basics:1.9.0\n" in desk.out("describe", "definition", "basics")
+    assert desk.out("get", "definition", "basics", "-o", "name").split() == [
+        "definition/basics:1.9.0",
+        "definition/basics:1.0.0",
+        "definition/basics:1.10.0",
+    ]
+    observed = desk.lcm("observe", "definition", "basics", "--apply", "p95").stderr
+    assert "nothing was observed of definition/basics:1.9.0" in observed
+    refused = desk.lcm("describe", "definition", "bascis")
+    assert (refused.exit_code, "did you mean basics?" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("command", [["book"], ["explain", "--definition"], ["book", "--for", "1h"]])
+def test_a_booking_of_a_misspelt_definition_is_told_which_was_meant(
+    api: ApiServer, desk: Shell, command: list[str]
+) -> None:
+    make(api, given.definition(state="active"))
+    told = desk.lcm(*command, "bascis")
+    assert told.exit_code == 5
+    assert "there is no LabletDefinition bascis in namespace default; did you mean basics?" in told.stderr
+    assert "`lcm get definitions` lists them" in desk.lcm(*command, "quite-another").stderr
+
+
 def test_namespaces_are_apart_and_all_of_them_are_shown_by_name(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker(name="w1"), given.worker(name="w2", namespace="lab"))
     assert desk.out("get", "w", "-o", "name") == "worker/w1\n"
@@ -91,6 +126,7 @@ def test_selectors_choose_by_label_and_field(api: ApiServer, desk: Shell) -> Non
         (["get"], "name a kind: workers, pools"),
         (["get", "wrokers"], "did you mean workers?"),
         (["get", "w", "-l", "a b"], "is no condition"),
+        (["get", "w", "-l", "a=b=c"], "is no condition"),
         (["get", "w", "--field-selector", "spec.colour=red"], "LabWorker has no field spec.colour"),
         (["get", "w", "w1", "-l", "a=b"], "names cannot be used with"),
         (["get", "w", "w1", "-A"], "names cannot be used with"),

@@ -10,6 +10,7 @@ import typer
 
 from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, exit_codes, options, render
+from lcm.cli.output.lookup import suggesting_definition
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
 from lcm.cli.output.printer import Printer
@@ -233,7 +234,8 @@ class _BookingCommand:
     def book(self, asked: BookingRequest, context: str | None) -> None:
         async def work(plane: Plane) -> None:
             try:
-                made = await self._create(plane, asked)
+                async with suggesting_definition(plane, asked.definition, asked.namespace):
+                    made = await self._create(plane, asked)
             except NoRoom as error:
                 code = exit_codes.report_error(error)
                 if error.nearest:

@@ -15,6 +15,7 @@ from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.outcome import describe_waiting, format_free_slots
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.columns import seat_label
+from lcm.cli.output.lookup import suggesting_definition
 from lcm.cli.output.nouns import naming_missing, parse_one_target, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
@@ -225,20 +226,20 @@ def explain(
     minutes = parse_minutes(span, "--for") if span else None
 
     async def work(plane: Plane) -> None:
-        long = minutes or await longest_minutes(plane, lab, namespace)
-        request = PreviewRequest(
-            definition=lab,
-            namespace=namespace,
-            timeslot_start=start,
-            timeslot_end=start + timedelta(minutes=long) if start else None,
-            duration_minutes=None if start else long,
-            lab_track=track,
-            region_required=region,
-            count=count,
-        )
-        _print_explanation(
-            await plane.preview(request), Subject(_describe_request(request, zone, long), thought=True), zone, output
-        )
+        async with suggesting_definition(plane, lab, namespace):
+            long = minutes or await longest_minutes(plane, lab, namespace)
+            request = PreviewRequest(
+                definition=lab,
+                namespace=namespace,
+                timeslot_start=start,
+                timeslot_end=start + timedelta(minutes=long) if start else None,
+                duration_minutes=None if start else long,
+                lab_track=track,
+                region_required=region,
+                count=count,
+            )
+            found = await plane.preview(request)
+        _print_explanation(found, Subject(_describe_request(request, zone, long), thought=True), zone, output)
 
     connection.with_plane(work, context)
 

@@ -17,7 +17,8 @@ from lcm.cli.booking.observe import definition_lines, format_needs
 from lcm.cli.documents.describe_worker import LabelledText, label_first, worker_lines
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import at_risk_condition, phase_of, seat_label
-from lcm.cli.output.nouns import NamedObjects, missing, naming_missing, noun_of, parse_one_target, parse_targets, title
+from lcm.cli.output.lookup import read_object
+from lcm.cli.output.nouns import NamedObjects, naming_missing, noun_of, parse_one_target, parse_targets, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output, SessionName, Target, Targets
 from lcm.cli.output.printer import Printer
 from lcm.cli.output.table import Column, TextTable
@@ -52,14 +53,6 @@ def story(target: Target = None, *, namespace: Namespace = DEFAULT_NAMESPACE, co
             render.print_line(line)
 
     connection.with_plane(work, context)
-
-
-async def read_object(plane: Plane, ref: Ref[Any]) -> Resource:
-    """Read one object; raise Gone when it does not exist."""
-    found: Resource | None = await plane.get(ref)
-    if found is None:
-        raise missing(ref)
-    return found
 
 
 def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]:

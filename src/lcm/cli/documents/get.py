@@ -12,12 +12,14 @@ from lcm.cli.booking import calendar
 from lcm.cli.output import connection, render, screen
 from lcm.cli.output.columns import TelemetryByUid
 from lcm.cli.output.follow import FollowedChange, filter_by_name, follow, read_all
-from lcm.cli.output.nouns import CALENDAR, NOUNS, NamedObjects, Noun, noun_of, parse_targets
+from lcm.cli.output.lookup import read_versions
+from lcm.cli.output.nouns import CALENDAR, NOUNS, NamedObjects, Noun, missing, noun_of, parse_targets
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, FieldSelector, Namespace, Output, Selector, Targets
 from lcm.cli.output.printer import Printer
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.errors import Forbidden, Gone, Invalid
 from lcm.model.base.selector import ObjectSelector, parse_selector
+from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
@@ -91,6 +93,13 @@ async def _read_telemetry(plane: Plane, workers: Sequence[LabWorker]) -> Telemet
     return {one.metadata.uid: found for one, found in zip(asked, answers, strict=True) if found is not None}
 
 
+def _words_for(resource: Resource) -> set[str]:
+    """Return what an object can be asked for by."""
+    meta = resource.metadata
+    family = {meta.name.partition(":")[0]} if isinstance(resource, LabletDefinition) else set[str]()
+    return {meta.name, meta.uid, *family}
+
+
 @dataclass(frozen=True, slots=True)
 class _Query:
     """The objects that were asked for."""
@@ -105,10 +114,14 @@ class _Query:
         found = [one for one in all_found if not self._is_hidden(one)]
         workers = [one for one in found if isinstance(one, LabWorker)] if printer.is_tabular else []
         printer.print_all(found, await _read_telemetry(plane, workers) if len(workers) <= _MOST_MEASURED else None)
-        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
+        there = {(noun_of(one.kind), word) for one in found for word in _words_for(one)}
         asked = [(part.noun, name) for part in self.parts for name in part.names]
-        if absent := [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]:
-            raise Gone(f"there is no {', '.join(absent)} in namespace {self.namespace}")
+        absent = [(noun, name) for noun, name in asked if (noun, name) not in there]
+        if len(absent) == 1:
+            raise missing(Ref(absent[0][0].struct, absent[0][1], self.namespace or DEFAULT_NAMESPACE))
+        if absent:
+            names = ", ".join(f"{noun.singular}/{name}" for noun, name in absent)
+            raise Gone(f"there is no {names} in namespace {self.namespace}")
         hidden = len(all_found) - len(found)
         if not found:
             render.print_message(self._nothing_message())
@@ -182,7 +195,10 @@ class _Query:
 
     async def _read_named(self, plane: Plane, part: NamedObjects) -> Sequence[Resource]:
         refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]
-        return [one for one in await asyncio.gather(*map(plane.get, refs)) if one is not None]
+        found = await asyncio.gather(*map(plane.get, refs))
+        # A definition without its version means all of them.
+        versions = [await read_versions(plane, ref) for ref, one in zip(refs, found, strict=True) if one is None]
+        return [*(one for one in found if one is not None), *(one for these in versions for one in these)]
 
     async def _filter_for(self, plane: Plane, part: NamedObjects) -> ObjectSelector:
         if not part.names:

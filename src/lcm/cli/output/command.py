@@ -143,3 +143,10 @@ def version() -> None:
     from importlib import metadata  # noqa: PLC0415 - few commands need it
 
     sys.stdout.write(f"{metadata.version('lablet-cloud-manager')}\n")
+
+
+def print_version(wanted: bool) -> None:  # noqa: FBT001 - the value of a flag
+    """Print the version and end the command if the flag `--version` is set."""
+    if wanted:
+        version()
+        raise typer.Exit

@@ -32,8 +32,11 @@ class Zone:
     rules: tzinfo | None
 
     def local(self, moment: datetime) -> datetime:
-        """Return the wall-clock time at a moment."""
-        return moment.astimezone(self.rules)
+        """Return the wall-clock time at a moment; a moment at the very end of time stays as it was written."""
+        try:
+            return moment.astimezone(self.rules)
+        except OverflowError:
+            return moment
 
     def moments(self, wall: datetime) -> tuple[datetime, ...]:
         """Return the moments at which clocks show a time: usually one; none or two around a daylight-saving change."""

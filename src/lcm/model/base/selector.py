@@ -16,7 +16,7 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import Resource
 
 _MAX_LENGTH: Final = 1024
-_TERM: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^,()]*?)\s*")
+_TERM: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^,()=]*?)\s*")
 _SET: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s+(?P<op>in|notin)\s+\((?P<value>[^()]*)\)\s*")
 _EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<name>[^\s=!,()]+)\s*")
 _CONTAINERS: Final = (inspect.StructType, inspect.DictType, inspect.VarTupleType)
