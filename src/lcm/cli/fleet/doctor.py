@@ -79,7 +79,7 @@ class DoctorCheck(msgspec.Struct, frozen=True):
 def check_packages(requirements: Sequence[str] | None = None) -> Iterator[DoctorCheck]:
     """Check that every package this one needs is installed; those of extras are optional."""
     lines = metadata.requires(PACKAGE) or () if requirements is None else requirements
-    found, missing, optional = [], [], []
+    found, missing, optional = list[str](), list[str](), list[str]()
     for line in sorted(lines):
         name = re.split(r"[^A-Za-z0-9._-]", line)[0]
         try:
