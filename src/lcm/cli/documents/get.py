@@ -154,11 +154,15 @@ class _Query:
 
         collecting = asyncio.create_task(collect())
         drawn = screen.LiveLines()
-        while not collecting.done():
-            if listed.is_set():
-                drawn.draw(self._screen_lines(known, printer))
-            await asyncio.wait({collecting}, timeout=screen.REDRAW_SECONDS)
-        collecting.result()
+        try:
+            while not collecting.done():
+                if listed.is_set():
+                    drawn.draw(self._screen_lines(known, printer))
+                await asyncio.wait({collecting}, timeout=screen.REDRAW_SECONDS)
+            collecting.result()
+        finally:
+            collecting.cancel()
+            await asyncio.gather(collecting, return_exceptions=True)
 
     def _screen_lines(self, known: Mapping[str, Resource], printer: Printer) -> Sequence[str]:
         now = SystemClock().now()

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from lcm.cli.output.exit_codes import Misspelt
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.nouns import MissingObject, missing
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane, Ref
@@ -59,9 +60,9 @@ async def suggest(plane: Plane, error: MissingObject) -> Gone:
         return error  # whoever may not list them gets no suggestion
     elsewhere = [one.metadata.namespace for one in found if one.metadata.name == ref.name]
     if elsewhere:
-        return Gone(f"{error}; there is one in namespace {elsewhere[0]}: add `-n {elsewhere[0]}`")
+        return Misspelt(f"{error}; there is one in namespace {elsewhere[0]}: add `-n {elsewhere[0]}`")
     close = _closest(ref.name, [one.metadata.name for one in found if one.metadata.namespace == ref.namespace])
-    return Gone(f"{error}; did you mean {close}?") if close else error
+    return Misspelt(f"{error}; did you mean {close}?") if close else error
 
 
 @asynccontextmanager
