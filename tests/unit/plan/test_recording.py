@@ -14,7 +14,7 @@ from harness.api_world import ApiServer, Shell, served, shell
 from lcm.cli.documents.texts import write_document
 from lcm.control.plane.protocol import Plane
 from lcm.control.upkeep import housekeeping
-from lcm.model.base.resource import PhaseChange
+from lcm.model.base.resource import Owner, PhaseChange
 from lcm.model.kinds.definition import DefinitionState, ResourceRequirements
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -107,6 +107,16 @@ def test_a_session_without_a_track_is_played_where_it_was_served() -> None:
     assert (trial.wanted, trial.promised, trial.refused) == (2, 2, ())
     live = LiveSystem(at=at("06:00"), definitions=(lab,), pools=tuple(pools), sessions=(seated,))
     assert [one.track for one in inventory_of(live).sessions] == ["voice"]
+
+
+def test_a_session_that_a_reservation_made_was_booked_with_the_reservation() -> None:
+    owner = Owner(kind="Reservation", name="class", uid="uid-class")
+    reserved = given.changed(session("class-1"), {"metadata": {"owner": owner}})
+    booked = given.reservation(name="class", uid="uid-class", created_at=at("01:00"))
+    (row,) = record_timetable(history(reserved, reservations=[booked])).timetable["sessions"]
+    assert row["booked_at"] == "2026-11-02T01:00:00Z"
+    (row,) = record_timetable(history(reserved)).timetable["sessions"]
+    assert "booked_at" not in row, "the reservation is gone: it was long before"
 
 
 def by_owner_and_start(sessions: tuple[SessionRequest, ...]) -> list[tuple[str, datetime | None, datetime | None]]:

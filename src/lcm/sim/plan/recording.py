@@ -130,8 +130,11 @@ def _booked_at(history: History, session: LabletSession) -> datetime | None:
 
     A reserved session was booked by its reservation.
     """
-    made = _created_at(session)
-    if session.spec.reservation_id:
+    made, owner = _created_at(session), session.metadata.owner
+    if owner is not None and owner.kind == Reservation.__name__:
+        known = {one.metadata.uid: one.metadata.created_at for one in history.reservations}
+        made = known.get(owner.uid) or history.since - _LONG_BEFORE
+    elif session.spec.reservation_id:
         named = {one.metadata.name: one.metadata.created_at for one in history.reservations}
         named |= {one.metadata.uid: one.metadata.created_at for one in history.reservations}
         made = named.get(session.spec.reservation_id) or history.since - _LONG_BEFORE
