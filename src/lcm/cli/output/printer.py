@@ -1,6 +1,6 @@
 """Objects as rows of tables, names, JSON or YAML. Called by `get`, once or for each change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -67,9 +67,9 @@ class Printer:
                     render.print_line(line)
 
     def table_lines(self, objects: Sequence[Resource]) -> Iterator[str]:
-        """Yield tables of all objects from the start, as if nothing had been printed before."""
-        self._tables = {}
-        return self._row_lines(objects)
+        """Yield tables of all objects from the start, in the place of those printed before."""
+        before, self._tables = self._tables, {}
+        return self._row_lines(objects, before)
 
     def print_deleted(self, last: Resource) -> None:
         """Print that an object no longer exists."""
@@ -82,14 +82,16 @@ class Printer:
             case _:
                 render.print_line(f"{title(last)} is gone")
 
-    def _row_lines(self, objects: Sequence[Resource]) -> Iterator[str]:
+    def _row_lines(
+        self, objects: Sequence[Resource], before: Mapping[Noun, TextTable[Resource]] | None = None
+    ) -> Iterator[str]:
         for noun in dict.fromkeys(noun_of(one.kind) for one in objects):
             if self._tables and noun not in self._tables:
                 yield ""
-            table = self._tables.setdefault(noun, self._new_table(noun))
+            table = self._tables.setdefault(noun, self._new_table(noun, (before or {}).get(noun)))
             yield from table.lines([one for one in objects if noun_of(one.kind) is noun], self._clock.now())
 
-    def _new_table(self, noun: Noun) -> TextTable[Resource]:
+    def _new_table(self, noun: Noun, before: TextTable[Resource] | None) -> TextTable[Resource]:
         wide = self._output is Output.WIDE
         shown = columns_of_kind(
             noun.struct,
@@ -98,7 +100,7 @@ class Printer:
             with_kind=self._with_kind,
             measured=self._measured,
         )
-        return TextTable(shown, WIDE_WIDTH if wide else render.output_width())
+        return TextTable(shown, WIDE_WIDTH if wide else render.output_width(), before)
 
 
 def print_value(value: object, output: Output) -> None:

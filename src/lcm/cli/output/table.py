@@ -39,10 +39,13 @@ class Column(Generic[R]):
 class TextTable(Generic[R]):
     """A table that may grow. The columns that fitted at first stay; later rows are cut to the available width."""
 
-    def __init__(self, columns: Sequence[Column[R]], room: int | None) -> None:
+    def __init__(self, columns: Sequence[Column[R]], room: int | None, before: "TextTable[R] | None" = None) -> None:
+        """Make an empty table; one in the place of another has columns at least as wide, so that they do not jump."""
         self._columns = tuple(columns)
         self._room = room
-        self._widths = [len(column.heading) for column in columns]
+        self._widths = before.first_widths if before else [len(column.heading) for column in columns]
+        self.first_widths = self._widths
+        """How wide its first rows are, before columns are dropped."""
         self._begun = False
 
     def lines(self, objects: Iterable[R], now: datetime) -> Iterator[str]:
@@ -53,6 +56,7 @@ class TextTable(Generic[R]):
             for number, before in enumerate(self._widths)
         ]
         if not self._begun:
+            self.first_widths = self._widths
             rows = self._drop_columns(rows)
         whole = [number for number, one in enumerate(self._columns) if one.whole]
         needed = [column.needed_width(wide) for column, wide in zip(self._columns, self._widths, strict=True)]
