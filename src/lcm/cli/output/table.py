@@ -43,8 +43,8 @@ class TextTable(Generic[R]):
         """Make an empty table; one in the place of another has columns at least as wide, so that they do not jump."""
         self._columns = tuple(columns)
         self._room = room
-        self._widths = before.first_widths if before else [len(column.heading) for column in columns]
-        self.first_widths = self._widths
+        self._widths: list[int] = before.first_widths if before else [len(column.heading) for column in columns]
+        self.first_widths: list[int] = self._widths
         """How wide its first rows are, before columns are dropped."""
         self._begun = False
 
