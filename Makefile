@@ -21,7 +21,7 @@ help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it); ARGS='--port 8081 --speed 60'
-	@LCM_SIM_SPEED=$${LCM_SIM_SPEED:-$(SPEED)} $(BIN)/lcm up $(EXAMPLES) $(ARGS)
+	@exec env LCM_SIM_SPEED=$${LCM_SIM_SPEED:-$(SPEED)} $(BIN)/lcm up $(EXAMPLES) $(ARGS)
 
 test: .venv/dev.stamp ## Run make check, then every test, and print the coverage table
 	@$(MAKE) --no-print-directory -j3 types rules $(TOOLS)/etcd.stamp

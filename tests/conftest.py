@@ -16,6 +16,8 @@ from harness import suite
 from lcm.model.kinds.registry import STATE_MACHINES
 
 FOLDER = Path(".cache/steps")
+os.environ["TZ"] = "UTC"  # `lcm` shows times in the zone of whoever runs it
+os.environ.pop("LCM_TZ", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in its background; every program that tests start would ignore Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)

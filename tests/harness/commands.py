@@ -98,8 +98,8 @@ class Running:
 
 
 def up(home: Path, *arguments: object, **more: str) -> Running:
-    """Start `lcm up` on a free port and on a folder that is kept from one start to the next."""
-    return Running(home, "up", "--port=0", f"--data={home / 'data'}", *arguments, **more)
+    """Start `lcm up` on a free port and on a folder that is kept from one start to the next; its log is its output."""
+    return Running(home, "up", "--log", "--port=0", f"--data={home / 'data'}", *arguments, **more)
 
 
 def _is_ready(url: str) -> bool:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from lcm.cli.output.command import LeafCommand, default_to_false
+from lcm.cli.output.command import LeafCommand, Utc, default_to_false, print_version
 from lcm.model.base.errors import LcmError
 
 if TYPE_CHECKING:
@@ -160,7 +160,14 @@ app = typer.Typer(
 
 
 @app.callback(help="Lablet Cloud Manager: labs on fleets of CML hypervisors, on time.")
-def _lcm() -> None:
+def _lcm(
+    *,
+    utc: Utc = False,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, expose_value=False, help="Print the version."),
+    ] = False,
+) -> None:
     """Make `lcm` a group of commands."""
 
 

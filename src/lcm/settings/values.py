@@ -31,6 +31,7 @@ OTHER_VARIABLES: Final = {
     "LCM_URL": "address of the API that the command line talks to, in place of the current context's",
     "LCM_TOKEN": "token that the command line presents there",
     "LCM_CONTEXT": "name of the context that the command line uses",
+    "LCM_TZ": "time zone in which the command line reads and shows times, such as Europe/Berlin; default: the system's",
 }
 """Our variables that are not settings: they cannot stand in the file."""
 

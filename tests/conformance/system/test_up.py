@@ -1,9 +1,11 @@
 """`lcm up` as a person runs it: what it says, how it stops, and whom it turns away."""
 
 import asyncio
+import os
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -185,6 +187,33 @@ def test_only_a_simulated_cloud_is_sped_up(tmp_path: Path) -> None:
     refused = Shell(tmp_path).lcm("up", "--cloud=aws", "--speed=60", "--data", tmp_path / "data")
     assert (refused.exit_code, "only a simulated cloud can be sped up" in refused.stderr) == (2, True)
     assert not (tmp_path / "data").exists()
+
+
+def test_up_is_quiet_and_keeps_its_log_in_a_file_of_its_owner(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Running(tmp_path, "up", "--port=0", f"--data={data}") as it:
+        assert "Ctrl-C stops it" in it.ready().output
+        assert '"event"' not in it.output
+        assert it.stop()[0] == 0
+    log = data / "lcm.log"
+    assert str(log) in it.output
+    assert '"event": "started"' in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_ctrl_c_ends_make_up_without_a_word_from_make(tmp_path: Path) -> None:
+    stopped = "trap 'echo Stopped; exit 0' INT; echo ready; while :; do sleep 0.1; done"
+    program = tmp_path / "lcm"
+    program.write_text(f"#!/bin/sh\n{stopped}\n")
+    program.chmod(0o700)
+    command = ["make", "--no-print-directory", "-o", ".venv/run.stamp", "up", f"BIN={tmp_path}"]
+    with subprocess.Popen(
+        command, cwd=suite.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as make:
+        assert make.stdout
+        assert make.stdout.readline() == "ready\n"
+        os.killpg(make.pid, signal.SIGINT)
+        assert make.stdout.read() == "Stopped\n"
 
 
 def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The audit: every write of a caller is in it, in the same commit, and nothing else is."""
 
 import asyncio
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,9 @@ def test_the_command_line_lists_it_for_administrators(tmp_path: Path) -> None:
         assert "create AccessToken/" in shown
         assert "127.0.0.1" in shown
         assert token not in shown
+        narrow = shell(api, tmp_path, columns=80).out("audit").splitlines()
+        assert max(map(len, narrow)) <= 80
+        assert re.match(r"[-0-9]{10} [:0-9]{8}\S* .*create WorkerTemplate/metal", narrow[1])
         lines = root.out("audit", "-o", "json", "--kind", "WorkerTemplate", "--since", "all").splitlines()
         assert [msgspec.json.decode(line)["who"] for line in lines] == ["root"]
         assert root.out("audit", "--until", "1h") == ""

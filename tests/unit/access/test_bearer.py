@@ -1,10 +1,12 @@
 """Tokens and keys that cannot be sent: named by where they are, never repeated, and stopped before any library."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 from typer.testing import CliRunner
 
-from harness.api_world import Shell, served
+from harness.api_world import ApiServer, Shell, served, shell
 from lcm.cli.main import app
 from lcm.cli.output import connection
 from lcm.control.plane.transport import ApiConnection, ClientTimeouts, unreachable_error
@@ -96,3 +98,19 @@ def test_a_service_key_that_is_short_or_cannot_be_sent_stops_the_start_by_name(t
     with pytest.raises(Invalid, match="CONTROL_PLANE_API_KEY: ") as caught:
         load_settings({"CONTROL_PLANE_API_KEY": text})
     assert "hush" not in str(caught.value)
+
+
+def test_a_token_is_revoked_by_the_name_of_who_uses_it(api: ApiServer, tmp_path: Path) -> None:
+    root = shell(api, tmp_path)
+    root.out("token", "create", "eve")
+    misspelt = root.lcm("token", "revoke", "eev")
+    assert (misspelt.exit_code, "did you mean eve?" in misspelt.stderr) == (3, True)
+    root.out("token", "revoke", "eve")
+    assert " eve " not in root.out("token", "list")
+    first, second = root.lcm("token", "create", "eve"), root.lcm("token", "create", "eve")
+    ids = [one.stderr.split()[1] for one in (first, second)]
+    several = root.lcm("token", "revoke", "eve")
+    assert (several.exit_code, all(one in several.stderr for one in ids)) == (5, True)
+    root.out("token", "revoke", ids[0])
+    root.out("token", "create", "eve")
+    assert root.out("token", "revoke", "eve", "--all").count(" revoked\n") == 2

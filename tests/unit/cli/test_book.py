@@ -15,7 +15,7 @@ from harness.api_world import ApiServer, Shell, served, shell
 from harness.booking_world import TERMS, furnish
 from harness.plane_world import service
 from lcm.cli.booking.outcome import describe_start, describe_state
-from lcm.cli.output.times import find_zone
+from lcm.cli.output.zone import find_zone
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER

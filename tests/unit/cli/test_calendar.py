@@ -25,7 +25,7 @@ from lcm.cli.booking.calendar import (
     draw_headings,
     draw_row,
 )
-from lcm.cli.output.times import find_zone
+from lcm.cli.output.zone import find_zone
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
 
 BERLIN = find_zone("Europe/Berlin")

@@ -1,15 +1,21 @@
 """What `lcm describe` says of objects in the middle of their lives."""
 
 import asyncio
+import json
+import re
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import given
+from harness.api_world import ApiServer, shell
 from lcm.cli.documents.describe import describe_lines, summary_lines
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.resource import Condition, Owner, Truth
 from lcm.model.kinds.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
@@ -76,6 +82,18 @@ def test_a_worker_tells_its_machine_its_licence_and_why_it_will_be_paused(monkey
     assert " ".join(" ".join(lines).split()).count("full") == 30
 
 
+@pytest.mark.parametrize("resource", given.every(), ids=lambda one: one.kind)
+def test_no_description_ends_in_the_raw_document(resource: Resource, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = told(resource, monkeypatch)
+    assert not {"Spec:", "Status:"} & set(lines)
+    assert not any(line.strip().endswith(":") for line in lines if line.startswith(" "))
+
+
+def test_a_template_tells_its_fields_by_their_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = told(given.template(), monkeypatch)
+    assert "  worker.aws.instance_type: m5zn.metal" in lines
+
+
 def test_a_pool_tells_its_newest_decisions_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = tuple(
         ScalingDecision(
@@ -140,3 +158,35 @@ def test_a_reservation_and_a_definition_tell_what_they_hold(monkeypatch: pytest.
     lines = told(given.definition(**review), monkeypatch)
     assert "Review:       p95 of memory is 40 % above what is declared" in lines
     assert "State:        draft, version 1.0.0" in lines
+
+
+def test_the_whole_document_is_there_for_those_who_ask(api: ApiServer, tmp_path: Path) -> None:
+    async def work(plane: Plane) -> None:
+        await plane.create(given.template())
+
+    api.do(work)
+    desk = shell(api, tmp_path)
+    assert desk.out("describe", "template", "metal", "-o", "yaml") == desk.out("get", "template", "metal", "-o", "yaml")
+    assert json.loads(desk.out("describe", "template", "metal", "-o", "json"))["spec"]["worker"]["aws"]
+
+
+def test_every_output_is_in_one_zone_which_is_chosen_once(api: ApiServer, tmp_path: Path) -> None:
+    waiting = Waiting(queue_position=1, estimated_start=NOW, basis="a worker boots until 2026-11-02 09:10Z")
+    booked = given.session(
+        uid="uid-s1", waiting=waiting, history=given.history("PENDING", "SCHEDULED"), created_at=given.moment("08:00")
+    )
+
+    async def work(_: Plane) -> None:
+        await api.store.commit(*creation_ops(booked))
+
+    api.do(work)
+    commands = (("describe", "session", "s1"), ("story", "session", "s1"), ("get", "session", "s1", "-o", "wide"))
+    berlin = shell(api, tmp_path, LCM_TZ="Europe/Berlin")
+    for command in (*commands, ("logs", "s1")):
+        local, utc = berlin.out(*command), berlin.out(*command, "--utc")
+        assert (bool(re.search(r"\dZ", local)), " CET" in local) == (False, True)
+        assert (bool(re.search(r"\dZ", utc)), " CET" in utc) == (True, False)
+        assert berlin.out("--utc", *command) == utc
+    assert "10:10 CET" in berlin.out(*commands[0])
+    refused = shell(api, tmp_path, LCM_TZ="Mars").lcm("get", "sessions", "-o", "wide")
+    assert (refused.exit_code, "LCM_TZ" in refused.stderr) == (2, True)

@@ -10,8 +10,9 @@ import pytest
 from harness import given
 from harness.api_world import ApiServer, Shell, served, shell
 from harness.booking_world import TERMS, furnish
-from lcm.cli.booking.explain import MOST_PLACES, Subject, explanation_lines
-from lcm.cli.output.times import find_zone
+from lcm.cli.booking.explain import MOST_PLACES, Subject, explanation_lines, reservation_texts
+from lcm.cli.output.zone import find_zone
+from lcm.model.base.resource import Owner
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, Slot
 from lcm.model.kinds.session import SchedulingDecision, Seat, Waiting
 
@@ -156,6 +157,28 @@ def test_a_session_is_named_with_or_without_its_kind(desk: Shell) -> None:
     assert desk.out("explain", "session", "mine") == desk.out("explain", "s/mine") == first
     assert json.loads(desk.out("explain", "mine", "-o", "json"))["outcome"] == "promise"
     assert desk.out("explain", "mine", "-o", "yaml").startswith("outcome: promise\n")
+
+
+def test_a_reservation_is_explained_by_its_sessions_and_by_what_it_holds(desk: Shell, open_api: ApiServer) -> None:
+    desk.out("book", "basics", "--at", "+9h", "--for", "1h", "--count", "2", "--name", "class")
+    told = " ".join(desk.out("explain", "reservation", "class").split())
+    assert told.startswith("reservation/class is ")
+    assert "it is for 2 of basics:1.0.0 at a time, from " in told
+    assert "session 2 is not made yet: planned worker ccna/" in told
+    assert json.loads(desk.out("explain", "r/class", "-o", "json")) == {"reservation": "class", "sessions": {}}
+    made = json.loads(desk.out("get", "reservation", "class", "-o", "json"))["metadata"]["uid"]
+    owner = Owner(kind="Reservation", name="class", uid=made)
+    session = given.changed(given.session(name="class-1", uid="uid-class-1"), {"metadata": {"owner": owner}})
+    open_api.put(given.changed(session, {"spec": {"owner": "ada"}}))
+    assert "session/class-1 " in desk.out("explain", "reservation", "class")
+    missing = desk.lcm("explain", "reservation", "clas")
+    assert (missing.exit_code, "did you mean class?" in missing.stderr) == (3, True)
+
+
+def test_the_sessions_of_a_reservation_are_explained_one_by_one() -> None:
+    found = Explanation(outcome="promise", why="", reason="because", slot=SLOT, seat=Seat(pool="ccna", number=3))
+    texts = list(reservation_texts(given.reservation(), [("r1-1", found)], BERLIN))
+    assert texts[2] == ("session/r1-1 is promised planned worker ccna/3 for Mon 2026-11-02 14:00-15:30 CET: because")
 
 
 def test_a_booking_that_is_only_thought_of_is_explained_and_not_made(desk: Shell) -> None:

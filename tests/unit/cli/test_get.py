@@ -3,11 +3,13 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,8 +21,10 @@ from lcm.cli.documents.texts import read_documents
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.control.upkeep import housekeeping
+from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import SessionPhase
+from lcm.system.clock import SystemClock
 
 LCM = [sys.executable, "-m", "lcm.cli.main"]
 
@@ -63,6 +67,41 @@ def test_names_are_looked_up_one_by_one_and_a_missing_one_is_an_error(api: ApiSe
     assert "lists what is there" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["get worker", "describe worker", "story worker", "pause"])
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(api: ApiServer, desk: Shell, command: str) -> None:
+    make(api, *workers("workshop", "exam"), given.worker(name="lessons", namespace="lab"))
+    result = desk.lcm(*command.split(), "workshpo")
+    assert (result.exit_code, "did you mean workshop?" in result.stderr) == (3, True)
+    assert "add `-n lab`" in desk.lcm(*command.split(), "lessons").stderr
+    assert "did you mean" not in desk.lcm(*command.split(), "quite-another").stderr
+
+
+def test_a_definition_is_found_without_its_version(api: ApiServer, desk: Shell) -> None:
+    active, newer = given.definition(state="active"), given.definition(name="basics:1.10.0", version="1.10.0")
+    make(api, active, given.definition(name="basics:1.9.0", version="1.9.0", state="active"), newer)
+    assert "basics:1.9.0\n" in desk.out("describe", "definition", "basics")
+    assert desk.out("get", "definition", "basics", "-o", "name").split() == [
+        "definition/basics:1.9.0",
+        "definition/basics:1.0.0",
+        "definition/basics:1.10.0",
+    ]
+    observed = desk.lcm("observe", "definition", "basics", "--apply", "p95").stderr
+    assert "nothing was observed of definition/basics:1.9.0" in observed
+    refused = desk.lcm("describe", "definition", "bascis")
+    assert (refused.exit_code, "did you mean basics?" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("command", [["book"], ["explain", "--definition"], ["book", "--for", "1h"]])
+def test_a_booking_of_a_misspelt_definition_is_told_which_was_meant(
+    api: ApiServer, desk: Shell, command: list[str]
+) -> None:
+    make(api, given.definition(state="active"))
+    told = desk.lcm(*command, "bascis")
+    assert told.exit_code == 5
+    assert "there is no LabletDefinition bascis in namespace default; did you mean basics?" in told.stderr
+    assert "`lcm get definitions` lists them" in desk.lcm(*command, "quite-another").stderr
+
+
 def test_namespaces_are_apart_and_all_of_them_are_shown_by_name(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker(name="w1"), given.worker(name="w2", namespace="lab"))
     assert desk.out("get", "w", "-o", "name") == "worker/w1\n"
@@ -87,6 +126,7 @@ def test_selectors_choose_by_label_and_field(api: ApiServer, desk: Shell) -> Non
         (["get"], "name a kind: workers, pools"),
         (["get", "wrokers"], "did you mean workers?"),
         (["get", "w", "-l", "a b"], "is no condition"),
+        (["get", "w", "-l", "a=b=c"], "is no condition"),
         (["get", "w", "--field-selector", "spec.colour=red"], "LabWorker has no field spec.colour"),
         (["get", "w", "w1", "-l", "a=b"], "names cannot be used with"),
         (["get", "w", "w1", "-A"], "names cannot be used with"),
@@ -220,8 +260,21 @@ class Watching:
 
     def until(self, text: str) -> str:
         """Read on until something is written."""
+        return self._read_until(lambda: text in self.seen)
+
+    def until_screen(self, *lines: str) -> None:
+        """Read on until the terminal shows lines that begin like this, and no others."""
+        self._read_until(lambda: list(map(_first_word, self.shown)) == list(lines))
+
+    @property
+    def shown(self) -> list[str]:
+        """The lines that were drawn last, without colours."""
+        drawn = re.split(r"\x1b\[[0-9]+A", self.seen)[-1]
+        return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", drawn).splitlines()
+
+    def _read_until(self, is_there: Callable[[], bool]) -> str:
         deadline = time.monotonic() + 60
-        while text not in self.seen:
+        while not is_there():
             ready, _, _ = select.select([self.screen], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, self.seen
             self.seen += os.read(self.screen, 10_000).decode().replace("\r\n", "\n")
@@ -236,6 +289,10 @@ class Watching:
         os.close(self.screen)
 
 
+def _first_word(line: str) -> str:
+    return line.partition(" ")[0]
+
+
 def drain(api: ApiServer, name: str) -> None:
     async def work(plane: Plane) -> None:
         await plane.delete(ref_of(given.template(name=name)))
@@ -243,18 +300,67 @@ def drain(api: ApiServer, name: str) -> None:
     api.do(work)
 
 
-def test_watching_tells_what_is_there_then_every_change_and_ends_quietly(api: ApiServer, desk: Shell) -> None:
+def test_watching_keeps_an_aligned_table_up_to_date_and_ends_quietly(api: ApiServer, desk: Shell) -> None:
     make(api, given.template(name="t1"))
     with Watching(desk, "templates") as watching:
-        watching.until("t1")
-        make(api, given.template(name="t2"), given.worker())
-        watching.until("t2")
+        watching.until_screen("NAME", "t1")
+        make(api, given.template(name="a-much-longer-name"), given.worker())
+        watching.until_screen("NAME", "a-much-longer-name", "t1")
+        heading, *rows = watching.shown
+        assert {row.index("m5zn") for row in rows} == {heading.index("TYPE")}
         drain(api, "t1")
-        told = watching.until("template/t1 is gone")
+        watching.until_screen("NAME", "a-much-longer-name")
         watching.process.send_signal(signal.SIGINT)
         assert watching.process.wait(60) == 130
-    names = [line.split()[0] for line in told.splitlines()]
-    assert list(dict.fromkeys(names)) == ["NAME", "t1", "t2", "template/t1"]
+
+
+def test_watching_shows_what_ends_meanwhile_and_not_what_had_ended(api: ApiServer, desk: Shell) -> None:
+    old = given.history("PENDING", "COMPLETED")
+    now = (PhaseChange(phase="COMPLETED", at=SystemClock().now(), by="x"),)
+    over = given.asap(name="old", uid="uid-old", phase=SessionPhase.COMPLETED, history=old)
+    just = given.asap(name="just-now", uid="uid-new", phase=SessionPhase.COMPLETED, history=now)
+    store(api, over, just, given.asap(name="waits", uid="uid-waits"))
+    with Watching(desk, "sessions") as watching:
+        watching.until_screen("NAME", "just-now", "waits")
+
+
+def store(api: ApiServer, *resources: Resource) -> None:
+    """Put objects into the store as they are, whatever their phase."""
+
+    async def work(_: Plane) -> None:
+        for one in resources:
+            await api.store.commit(*creation_ops(one))
+
+    api.do(work)
+
+
+def test_sessions_that_have_ended_are_shown_to_those_who_ask_for_them(api: ApiServer, desk: Shell) -> None:
+    over = given.asap(name="old", uid="uid-old", phase=SessionPhase.COMPLETED)
+    store(api, over, given.asap(name="waits", uid="uid-waits"))
+    told = desk.lcm("get", "sessions")
+    assert [line.split()[0] for line in told.stdout.splitlines()] == ["NAME", "waits"]
+    assert told.stderr == "1 ended session is not shown; --all shows them\n"
+    assert desk.out("get", "sessions", "-o", "name") == "session/waits\n"
+    assert desk.out("get", "sessions", "--all", "-o", "name") == "session/old\nsession/waits\n"
+    for words in (["get", "session", "old"], ["get", "s", "--field-selector", "status.phase=COMPLETED"]):
+        assert desk.out(*words, "-o", "name") == "session/old\n"
+
+
+def test_the_wide_table_takes_200_columns_and_drops_what_matters_least(api: ApiServer, tmp_path: Path) -> None:
+    ports = {f"router-{number}_serial": 2000 + number for number in range(20)}
+    long = given.asap(
+        name="s1",
+        uid="uid-s1",
+        phase=SessionPhase.RUNNING,
+        allocated_ports=ports,
+        access_url="https://198.51.100.7/lab/0123456789abcdef",
+        last_error="it did not answer " * 10,
+        student_email="somebody.with.a.long.name@students.example.org",
+    )
+    store(api, long)
+    heading, row = shell(api, tmp_path, columns=80).out("get", "sessions", "-o", "wide").splitlines()
+    assert len(heading) <= len(row) <= 200
+    assert {"NAME", "PHASE", "NOTE", "ENDS", "URL", "LAST-ERROR"} <= set(heading.split())
 
 
 def test_watching_outlives_the_api_and_lists_again_where_history_was_lost(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ LCM = [sys.executable, "-m", "lcm.cli.main"]
 HEAVY = ("httpx", "pydantic", "rich", "yaml", "msgspec", "asyncio", "lcm.model.kinds.registry", "lcm.settings.load")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["-h"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["--version"], ["-h"], []])
 def test_help_and_version_load_no_command_but_themselves(arguments: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *LCM[1:], *arguments], capture_output=True, text=True, check=False

@@ -103,6 +103,16 @@ def test_a_very_narrow_table_cuts_its_cells() -> None:
     assert table(ROWS, 20) == ["NAME       PHASE", "w1         READY", "a-long-n…  READY_UN…"]
 
 
+def test_a_table_in_the_place_of_another_keeps_its_columns_when_its_cells_become_shorter() -> None:
+    columns = [_column("NAME", 0, 0), _column("PHASE", 1, 1), _column("TRACK", 2, 2)]
+    first = TextTable(columns, 28)
+    wide = list(first.lines([("w1", "READY_UNLICENSED", "ccna-x")], NOW))
+    again = list(TextTable(columns, 28, first).lines([("w1", "READY", "ccna")], NOW))
+    assert wide[0] == again[0] == "NAME  PHASE"
+    heading, _ = TextTable(columns, 28).lines([("w1", "READY", "ccna")], NOW)
+    assert heading == "NAME  PHASE  TRACK"
+
+
 def test_rows_that_come_later_keep_to_the_columns_and_the_room_there_is() -> None:
     shown = TextTable([_column("NAME", 0, 0), _column("PHASE", 1, 0), _column("TRACK", 2, 1)], 24)
     assert list(shown.lines([("w1", "READY", "ccna")], NOW)) == ["NAME  PHASE  TRACK", "w1    READY  ccna"]

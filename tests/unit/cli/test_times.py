@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from harness.suite import for_all
 from lcm.cli.booking.book import BookingRequest, make_up_name, parse_recurrence
 from lcm.cli.output.times import (
-    Zone,
-    find_zone,
     format_distance,
     format_for_paste,
     format_local,
@@ -20,8 +18,8 @@ from lcm.cli.output.times import (
     parse_day,
     parse_minutes,
     parse_moment,
-    terminal_zone,
 )
+from lcm.cli.output.zone import Zone, current_zone, find_zone, localize, terminal_zone
 from lcm.model.kinds.reservation import Weekday
 
 BERLIN = find_zone("Europe/Berlin")
@@ -51,6 +49,21 @@ def utc(text: str) -> datetime:
         ("9:00", "2026-12-01T08:00"),
         ("today 9:00", "2026-11-30T08:00"),
         ("Tomorrow 9:00", "2026-12-01T08:00"),
+        ("9am", "2026-12-01T08:00"),
+        ("10:30 AM", "2026-11-30T09:30"),
+        ("12pm", "2026-11-30T11:00"),
+        ("12am", "2026-11-30T23:00"),
+        ("tomorrow 14:30", "2026-12-01T13:30"),
+        ("tomorrow at 2pm", "2026-12-01T13:00"),
+        ("tue 9:00", "2026-12-01T08:00"),
+        ("Mon 11:00", "2026-11-30T10:00"),
+        ("mon 9:00", "2026-12-07T08:00"),
+        ("next mon 11:00", "2026-12-07T10:00"),
+        ("next tuesday 9am", "2026-12-01T08:00"),
+        ("on sunday at 9:00", "2026-12-06T08:00"),
+        ("in 2h", "2026-11-30T11:21"),
+        ("in 30 minutes", "2026-11-30T09:51"),
+        ("in 1 day", "2026-12-01T09:21"),
         ("+2h", "2026-11-30T11:21"),
         ("+1h30m", "2026-11-30T10:51"),
         ("+1d", "2026-12-01T09:21"),
@@ -66,8 +79,14 @@ def test_a_moment_is_understood_by_the_terminals_clock(text: str, want: str) -> 
     [
         "",
         "9",
-        "9am",
+        "13pm",
+        "0am",
         "25:00",
+        "tues 9:00",
+        "next tomorrow 9:00",
+        "tue",
+        "in 2",
+        "in 0 hours",
         "09:60",
         "tomorrow",
         "yesterday 9:00",
@@ -180,6 +199,33 @@ def test_the_terminals_zone_is_that_of_tz_or_of_the_system(tmp_path: Path) -> No
     assert terminal_zone({}, tmp_path / "none").name == "UTC"
     (tmp_path / "localtime").symlink_to("/usr/share/zoneinfo/Europe/Berlin")
     assert terminal_zone({}, tmp_path / "localtime").name in {"Europe/Berlin", "UTC"}
+
+
+def test_one_zone_is_chosen_for_every_output() -> None:
+    assert terminal_zone({"TZ": "Europe/Berlin", "LCM_TZ": "Asia/Kolkata"}).name == "Asia/Kolkata"
+    with pytest.raises(typer.BadParameter, match="not a time zone") as refused:
+        terminal_zone({"LCM_TZ": "Mars/Olympus"})
+    assert refused.value.param_hint == "LCM_TZ"
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("held from 2026-11-17 01:14Z to 2026-11-17 01:26Z", "held from 2026-11-17 02:14 CET to 2026-11-17 02:26 CET"),
+        ("2026-07-17T01:14:05.123456Z x", "2026-07-17 03:14:05 CEST x"),
+        ("taken 2026-11-17 01:14:05 UTC", "taken 2026-11-17 02:14:05 CET"),
+        ("2026-99-99 01:14Z, 9999-12-31 23:59Z", "2026-99-99 01:14Z, 9999-12-31 23:59Z"),
+        ("2026-11-17 01:14 CET, 2026-11-17T01:14:05+01:00", "2026-11-17 01:14 CET, 2026-11-17T01:14:05+01:00"),
+    ],
+)
+def test_moments_in_words_of_the_api_are_shown_in_the_zone_in_use(
+    text: str, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LCM_TZ", "Europe/Berlin")
+    assert current_zone().name == "Europe/Berlin"
+    assert localize(text) == want
+    monkeypatch.setenv("LCM_TZ", "UTC")
+    assert localize("at 2026-11-17 01:14Z") == "at 2026-11-17 01:14Z"
 
 
 def test_a_zone_that_only_the_system_understands_is_used_without_a_name() -> None:

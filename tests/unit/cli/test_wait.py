@@ -206,7 +206,7 @@ def test_a_worker_is_described_with_what_only_a_second_look_tells(api: ApiServer
     assert any(re.fullmatch(r"Measured: +CPU 42%, 1 lab, by CML \d+s ago", line) for line in lines)
     assert "Sessions:     s1 SCHEDULED of root" in lines
     assert "Labels:       site=virginia" in lines
-    assert lines.index("Story:") < lines.index("Spec:") < lines.index("Status:")
+    assert lines.index("Labels:       site=virginia") < lines.index("Story:")
     assert max(map(len, lines)) <= 80
     assert "[]" not in told
     assert "null" not in told

@@ -11,13 +11,14 @@ import pytest
 
 from harness import given
 from harness.api_world import ApiServer, Shell, served, shell
+from lcm.cli.documents.texts import write_document
 from lcm.control.plane.protocol import Plane
 from lcm.control.upkeep import housekeeping
-from lcm.model.base.resource import PhaseChange
+from lcm.model.base.resource import Owner, PhaseChange
 from lcm.model.kinds.definition import DefinitionState, ResourceRequirements
-from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
-from lcm.sim.plan.reading import read_timetable
+from lcm.sim.plan.reading import LiveSystem, inventory_of, read_timetable
 from lcm.sim.plan.recording import History, MachineFailure, record_timetable
 from lcm.sim.plan.timetable import Extension, SessionRequest, Timetable
 from lcm.sim.plan.trial import play
@@ -90,6 +91,34 @@ def seat(api: ApiServer, tmp_path: Path) -> Shell:
     return shell(api, tmp_path, TZ="UTC")
 
 
+def test_a_session_without_a_track_is_played_where_it_was_served() -> None:
+    lab = given.definition(
+        resource_requirements=ResourceRequirements(cpu_cores=4, memory_gb=8, storage_gb=10),
+        lab_track="",
+        state=DefinitionState.ACTIVE,
+    )
+    pools = [given.pool(min_workers=0, max_workers=3), given.pool(name="voice", lab_track="voice", min_workers=0)]
+    seated = session("seated", lab_track="", seat=Seat(pool="voice", number=1))
+    made = record_timetable(history(seated, session("free", lab_track=""), definitions=[lab], pools=pools))
+    assert {row["track"] for row in made.timetable["sessions"]} == {"voice", "ccna"}
+    assert not made.without_pool
+    found = read_timetable("day.yaml", write_document(made.timetable).encode())
+    trial = play(found, read_variants(())[0])
+    assert (trial.wanted, trial.promised, trial.refused) == (2, 2, ())
+    live = LiveSystem(at=at("06:00"), definitions=(lab,), pools=tuple(pools), sessions=(seated,))
+    assert [one.track for one in inventory_of(live).sessions] == ["voice"]
+
+
+def test_a_session_that_a_reservation_made_was_booked_with_the_reservation() -> None:
+    owner = Owner(kind="Reservation", name="class", uid="uid-class")
+    reserved = given.changed(session("class-1"), {"metadata": {"owner": owner}})
+    booked = given.reservation(name="class", uid="uid-class", created_at=at("01:00"))
+    (row,) = record_timetable(history(reserved, reservations=[booked])).timetable["sessions"]
+    assert row["booked_at"] == "2026-11-02T01:00:00Z"
+    (row,) = record_timetable(history(reserved)).timetable["sessions"]
+    assert "booked_at" not in row, "the reservation is gone: it was long before"
+
+
 def by_owner_and_start(sessions: tuple[SessionRequest, ...]) -> list[tuple[str, datetime | None, datetime | None]]:
     return [(one.owner, one.start, one.booked_at) for one in sessions]
 
@@ -139,7 +168,7 @@ def test_nothing_is_written_over_and_a_day_on_which_nothing_was_wanted_is_said_s
     file = tmp_path / "day.yaml"
     empty = desk.lcm("record", file, "--day", "2020-01-01")
     assert empty.exit_code == 5
-    assert "no session was booked from 2020-01-01T00:00:00Z" in empty.stderr
+    assert "no session was booked from 2020-01-01 00:00:00Z" in empty.stderr
     assert not file.exists()
     file.write_text("mine")
     refused = desk.lcm("record", file, "--day", DAY)

@@ -23,6 +23,7 @@ from lcm.control.plane.protocol import (
 )
 from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
 from lcm.model.base.machine import CONTROL_PLANE, WORKER_CONTROLLER
+from lcm.model.base.resource import Owner
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import HOSTING_PHASES, IdleVerdict, LabWorker, LicenseFlavour, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
@@ -172,6 +173,21 @@ async def test_a_licence_token_written_in_clear_is_sealed_before_anybody_sees_it
     made = await stage[OTTO].act(W1, License(license_token="plain:secret-token"))
     assert made.spec.cml.license_token is not None
     assert made.spec.cml.license_token.startswith("sealed:")
+
+
+def test_a_pools_worker_is_not_paused_because_the_pool_would_undo_it() -> None:
+    owner = Owner(kind="LabWorkerPool", name="ccna", uid="u")
+    seated = given.worker(phase=WorkerPhase.ACTIVE, owner=owner)
+    told = "belongs to pool ccna, which .* would undo it; lower min_workers of ccna .* or drain"
+    with pytest.raises(Refused, match=told):
+        act(seated, Pause())
+    assert act(seated, Drain()).status.phase is WorkerPhase.DRAINING
+    paused = given.worker(phase=WorkerPhase.STOPPED, owner=owner, wanted_state="stopped")
+    assert act(paused, Pause()) is paused
+    leaving = given.worker(phase=WorkerPhase.ACTIVE, owner=owner, deletion_timestamp=given.moment("09:00"))
+    assert act(leaving, Pause()).spec.wanted_state == "stopped"
+    alone = given.worker(phase=WorkerPhase.ACTIVE, owner=Owner(kind="Other", name="x", uid="u"))
+    assert act(alone, Pause()).spec.wanted_state == "stopped"
 
 
 @pytest.mark.parametrize("action", [Drain(), Undrain(), Pause(), Resume(), Snooze()])

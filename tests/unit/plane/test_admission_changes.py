@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from harness import given
-from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, active
+from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, active, service
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Conflict, Forbidden, Gone, Invalid
+from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.base.resource import Owner
 from lcm.model.kinds.definition import DefinitionState, PortUse, Topology
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
@@ -215,3 +217,12 @@ async def test_what_is_not_there_cannot_be_changed() -> None:
             await Stage()[caller].replace(given.pool())
     with pytest.raises(Gone):
         await Stage()[ROOT].patch(Ref(LabWorkerPool, "no such name!"), {})
+
+
+async def test_a_person_does_not_stop_a_pools_worker_by_its_document_and_the_pool_does() -> None:
+    stage, w1 = Stage(), Ref(LabWorker, "w1")
+    await stage.put(given.worker(owner=Owner(kind="LabWorkerPool", name="ccna", uid="u")))
+    with pytest.raises(Invalid, match=r"spec.wanted_state: w1 belongs to pool ccna"):
+        await stage[OTTO].patch(w1, {"spec": {"wanted_state": "stopped"}})
+    paused = await stage[service(POOL_CONTROLLER)].patch(w1, {"spec": {"wanted_state": "stopped"}})
+    assert paused.spec.wanted_state == "stopped"

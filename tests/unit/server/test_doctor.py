@@ -73,6 +73,22 @@ def test_a_fresh_machine_is_well() -> None:
     assert not Path(".data").exists(), "looking must not make anything"
 
 
+def test_what_only_an_extra_needs_may_be_missing() -> None:
+    (well,) = doctor.check_packages(["msgspec>=0.18", "no-such-package; extra == 'optimise'"])
+    assert (well.state, well.detail.endswith("not installed, and optional: no-such-package")) == (CheckState.OK, True)
+    _, missing = doctor.check_packages(["msgspec", "no-such-package<2"])
+    assert (missing.state, missing.detail) == (CheckState.FAIL, "missing: no-such-package")
+
+
+def test_problems_come_first_and_settings_after_what_was_found() -> None:
+    lines = run(ETCD_ENDPOINT="etcd:2379", LOG_LEVEL="LOUD").stdout.splitlines()
+    assert lines[1] == "2 failed checks, 1 warning"
+    words = [line.split(" ")[0] for line in lines if line.split(" ")[0] in {"fail", "warn", "ok", "VARIABLE"}]
+    assert words == sorted(words, key=["fail", "warn", "ok", "VARIABLE"].index)
+    assert lines[-1] == "2 failed checks, 1 warning: see the top"
+    assert run().stdout.splitlines()[1] == "no problems found"
+
+
 def test_every_variable_is_shown_with_its_value_and_its_source() -> None:
     said = variables_environment(*NAMED) | NOBODY
     found = values(report(**said))

@@ -1,5 +1,6 @@
 """The contexts of `lcm up`: several at once, one after the other, and beside those that people made."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -41,7 +42,7 @@ async def test_a_second_one_leaves_the_first_ones_context_alone_while_that_answe
         assert kept == LocalContext("local", current=True)
         token = current()[1]
         async with up(home / "b") as (second, beside):
-            assert beside == LocalContext(f"local-{second.url.rpartition(':')[2]}", current=False)
+            assert beside == LocalContext("local-b", current=False, previous="local")
             assert current() == ("local", token)
             found = connection.read_contexts().find_context(beside.name)
             assert (found.url, second.tokens.find_caller(found.token.reveal()) is not None) == (second.url, True)
@@ -53,7 +54,8 @@ async def test_going_back_to_a_folder_is_going_back_to_its_token(home: Path) -> 
         first = current()
     async with up(home / "b"):
         second = current()
-    assert (first[0], second[0], first[1] == second[1]) == ("local", "local", False)
+    assert (first[0], second[0], first[1] == second[1]) == ("local", "local-b", False)
+    assert connection.read_contexts().find_context("local").token.reveal() == first[1], "its shells keep their context"
     async with up(home / "a") as (running, _):
         assert current() == first
         assert [one.name for one in await running.tokens.list()] == [ADMIN]
@@ -62,7 +64,8 @@ async def test_going_back_to_a_folder_is_going_back_to_its_token(home: Path) -> 
 async def test_a_context_that_a_person_made_is_not_replaced(home: Path) -> None:
     connection.save_context("local", "https://lcm.example.org", Secret("mine"), make_current=True)
     async with up(home / "a") as (running, kept):
-        assert kept == LocalContext(f"local-{running.url.rpartition(':')[2]}", current=True)
+        assert kept == LocalContext("local-a", current=True, previous="local")
+        assert connection.read_contexts().find_context("local-a").url == running.url
     found = connection.read_contexts().find_context("local")
     assert (found.url, found.token.reveal()) == ("https://lcm.example.org", "mine")
 
@@ -108,3 +111,15 @@ def test_the_token_in_use_is_printed_for_programs(home: Path) -> None:
     desk = Shell(home / "config", LCM_URL="http://127.0.0.1:2", LCM_TOKEN="t2")
     assert desk.out("context", "token") == "t2\n"
     assert Shell(home / "config").lcm("context", "token", "--context", "none").exit_code == 5
+
+
+async def test_a_folder_keeps_its_context_on_every_port_and_a_lost_folder_loses_it(home: Path) -> None:
+    for folder in ("a", "lab one/.data", "lab one/data", "a"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+        async with up(home / folder):
+            pass
+    assert sorted(connection.read_contexts().contexts) == ["local", "local-lab-one", "local-lab-one-2"]
+    shutil.rmtree(home / "lab one")
+    async with up(home / "a") as (_, kept):
+        assert kept == LocalContext("local", current=True)
+    assert list(connection.read_contexts().contexts) == ["local"]

@@ -10,10 +10,12 @@ import typer
 
 from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, exit_codes, options, render
+from lcm.cli.output.lookup import suggesting_definition
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
 from lcm.cli.output.printer import Printer
-from lcm.cli.output.times import Zone, find_zone, parse_day, parse_minutes, parse_moment, terminal_zone
+from lcm.cli.output.times import parse_day, parse_minutes, parse_moment
+from lcm.cli.output.zone import Zone, choose_zone
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, NoRoom, Refused, Unreachable
@@ -173,7 +175,7 @@ def book(
     A booking for a time is promised or refused at once; if it is refused, the nearest free slots are shown.
     """
     clock = SystemClock()
-    zone = find_zone(time_zone) if time_zone else terminal_zone()
+    zone = choose_zone(time_zone)
     start = parse_moment(at, clock.now(), zone) if at else None
     _check_options(start is not None, now=now, several=count > 1 or bool(every), follow=follow, emails=len(email or ()))
     if bool(until) != bool(every):
@@ -232,7 +234,8 @@ class _BookingCommand:
     def book(self, asked: BookingRequest, context: str | None) -> None:
         async def work(plane: Plane) -> None:
             try:
-                made = await self._create(plane, asked)
+                async with suggesting_definition(plane, asked.definition, asked.namespace):
+                    made = await self._create(plane, asked)
             except NoRoom as error:
                 code = exit_codes.report_error(error)
                 if error.nearest:

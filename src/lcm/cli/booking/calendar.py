@@ -16,7 +16,8 @@ import typer
 from lcm.cli.output import connection, render
 from lcm.cli.output.options import Output
 from lcm.cli.output.printer import print_value
-from lcm.cli.output.times import Zone, format_minutes, parse_moment, terminal_zone
+from lcm.cli.output.times import format_minutes, parse_moment
+from lcm.cli.output.zone import Zone, current_zone
 from lcm.control.plane.protocol import Plane
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView
 from lcm.system.clock import SystemClock
@@ -222,7 +223,7 @@ def print_calendar(asked: CalendarOptions, namespace: str | None, output: Output
     """Print the calendar."""
     if output is Output.NAME:
         raise typer.BadParameter("a calendar has no names; use json or yaml", param_hint="--output")
-    zone, now = terminal_zone(), SystemClock().now()
+    zone, now = current_zone(), SystemClock().now()
     since, until = asked.span(now, zone)
 
     async def work(plane: Plane) -> None:

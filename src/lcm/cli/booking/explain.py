@@ -15,7 +15,9 @@ from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.outcome import describe_waiting, format_free_slots
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.columns import seat_label
-from lcm.cli.output.nouns import naming_missing, parse_one_target, title_of
+from lcm.cli.output.follow import read_all
+from lcm.cli.output.lookup import suggesting_definition
+from lcm.cli.output.nouns import Noun, missing, naming_missing, noun_of, parse_one_target, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
     At,
@@ -30,21 +32,23 @@ from lcm.cli.output.options import (
 )
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.times import (
-    Zone,
-    find_zone,
     format_distance,
     format_minutes,
     format_slot,
     parse_minutes,
     parse_moment,
-    terminal_zone,
 )
-from lcm.control.plane.protocol import Plane, Ref
+from lcm.cli.output.zone import Zone, choose_zone
+from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, PreviewRequest
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.system.clock import SystemClock
 
+MOST_SESSIONS: Final = 6
+"""Of a reservation's sessions, as many are explained; `-o wide` explains all."""
 MOST_PLACES: Final = 25
 """A table shows at most this many places; `-o wide` shows all."""
 _LABEL: Final = 10
@@ -184,7 +188,10 @@ _COLOURS: Final = {
 }
 
 
-_USAGE: Final = "write `lcm explain session NAME`, or `lcm explain --definition NAME --at TIME --for TIME`"
+_USAGE: Final = (
+    "write `lcm explain session NAME`, `lcm explain reservation NAME`,"
+    " or `lcm explain --definition NAME --at TIME --for TIME`"
+)
 
 
 def explain(
@@ -192,7 +199,7 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[session] NAME",
-            help="Name of a session; or `definition NAME`.",
+            help="Name of a session; or `reservation NAME` or `definition NAME`.",
             autocompletion=options.complete_sessions,
         ),
     ] = None,
@@ -213,16 +220,21 @@ def explain(
     ] = Output.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Explain why a session is where it is, or what it waits for; with --definition, what a booking would get."""
+    """Explain why sessions are where they are, or what they wait for; with --definition, what a booking would get."""
     if output is Output.NAME:
         raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
-    zone, now = find_zone(time_zone) if time_zone else terminal_zone(), SystemClock().now()
-    lab = definition or _named_definition(words or [])
+    zone, now = choose_zone(time_zone), SystemClock().now()
+    noun, name = (noun_of(LabletDefinition), definition) if definition else _parse_subject(words or [])
+    lab = name if noun.struct is LabletDefinition else ""
     if not lab:
         if at or span or track or region or count > 1:
             raise typer.BadParameter(
                 "--at, --for, --count, --track and --region need --definition", param_hint="--definition"
             )
+        if noun.struct is Reservation:
+            several: Ref[Reservation] = Ref(Reservation, name, namespace)
+            connection.with_plane(lambda plane: _explain_reservation(plane, several, zone, output), context)
+            return
         ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words or [], _USAGE), namespace)
         connection.with_plane(lambda plane: _explain_session(plane, ref, zone, output), context)
         return
@@ -230,38 +242,82 @@ def explain(
     minutes = parse_minutes(span, "--for") if span else None
 
     async def work(plane: Plane) -> None:
-        long = minutes or await longest_minutes(plane, lab, namespace)
-        request = PreviewRequest(
-            definition=lab,
-            namespace=namespace,
-            timeslot_start=start,
-            timeslot_end=start + timedelta(minutes=long) if start else None,
-            duration_minutes=None if start else long,
-            lab_track=track,
-            region_required=region,
-            count=count,
-        )
-        _print_explanation(
-            await plane.preview(request), Subject(_describe_request(request, zone, long), thought=True), zone, output
-        )
+        async with suggesting_definition(plane, lab, namespace):
+            long = minutes or await longest_minutes(plane, lab, namespace)
+            request = PreviewRequest(
+                definition=lab,
+                namespace=namespace,
+                timeslot_start=start,
+                timeslot_end=start + timedelta(minutes=long) if start else None,
+                duration_minutes=None if start else long,
+                lab_track=track,
+                region_required=region,
+                count=count,
+            )
+            found = await plane.preview(request)
+        _print_explanation(found, Subject(_describe_request(request, zone, long), thought=True), zone, output)
 
     connection.with_plane(work, context)
 
 
-def _named_definition(words: list[str]) -> str:
-    """Return the definition that was named by kind; "" for anything else."""
+def _parse_subject(words: list[str]) -> tuple[Noun, str]:
+    """Parse what is to be explained: an object with its kind, or a session by its name alone."""
     if not words:
         raise typer.BadParameter(_USAGE, param_hint="NAME")
     if len(words) == 1 and "/" not in words[0]:
-        return ""
-    noun, name = parse_one_target(words)
-    return name if noun.struct is LabletDefinition else ""
+        return noun_of(LabletSession), words[0]
+    return parse_one_target(words)
 
 
 async def _explain_session(plane: Plane, ref: Ref[LabletSession], zone: Zone, output: Output) -> None:
     with naming_missing(ref):
         found = await plane.explain(ref)
     _print_explanation(found, Subject(title_of(LabletSession, ref.name)), zone, output)
+
+
+async def _explain_reservation(plane: Plane, ref: Ref[Reservation], zone: Zone, output: Output) -> None:
+    """Explain a reservation by the sessions that are still to come or run, and by what it holds for others."""
+    found = await plane.get(ref)
+    if found is None:
+        raise missing(ref)
+    where = ObjectSelector(fields=(SelectorTerm("metadata.owner.uid", (found.metadata.uid,)),))
+    made = (await read_all(plane, LabletSession, namespace=found.metadata.namespace, where=where)).items
+    live = sorted((one for one in made if one.status.phase not in SESSION_MACHINE.final), key=_start_of)
+    shown = live if output is not Output.TABLE else live[:MOST_SESSIONS]
+    answers = [(one.metadata.name, await plane.explain(ref_of(one))) for one in shown]
+    if output in {Output.JSON, Output.YAML}:
+        print_value({"reservation": found.metadata.name, "sessions": dict(answers)}, output)
+        return
+    for text in reservation_texts(found, answers, zone):
+        render.print_text(text)
+    if left := len(live) - len(shown):
+        render.print_text(f"and {left} more sessions; `-o wide` explains all of them")
+
+
+def reservation_texts(found: Reservation, answers: Sequence[tuple[str, Explanation]], zone: Zone) -> Iterator[str]:
+    """Yield what a reservation holds, then what becomes of each of its sessions, in sentences."""
+    spec, status = found.spec, found.status
+    last = status.history[-1].reason if status.history else ""
+    yield f"{title(found)} is {status.phase}" + (f": {status.last_error or last}" if status.last_error or last else "")
+    yield (
+        f"it is for {spec.count} of {spec.definition} at a time,"
+        f" from {format_slot(spec.timeslot_start, spec.timeslot_end, zone)}:"
+        f" {status.sessions_made} sessions made, {status.sessions_ended} of them over"
+    )
+    for name, answer in answers:
+        yield f"{title_of(LabletSession, name)} {outcome_sentence(answer, zone, thought=False)}"
+        if answer.remedy:
+            yield f"  {answer.remedy}"
+    for held in [one for one in status.held if one.session is None][:MOST_SESSIONS]:
+        seat = f"planned worker {seat_label(held.seat)} is" if held.seat else "room is"
+        slot = format_slot(held.claim.start, held.claim.end, zone)
+        yield f"session {held.number} is not made yet: {seat} held for it, {slot}"
+
+
+def _start_of(session: LabletSession) -> tuple[datetime, str]:
+    made = session.spec.timeslot_start or session.metadata.created_at
+    assert made is not None, "reserved sessions have slots"
+    return made, session.metadata.name
 
 
 def _print_explanation(found: Explanation, subject: Subject, zone: Zone, output: Output) -> None:

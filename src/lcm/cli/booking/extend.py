@@ -17,7 +17,8 @@ from lcm.cli.output.nouns import (
     title,
 )
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
-from lcm.cli.output.times import format_distance, format_local, format_minutes, parse_minutes, terminal_zone
+from lcm.cli.output.times import format_distance, format_local, format_minutes, parse_minutes
+from lcm.cli.output.zone import current_zone
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
 from lcm.model.base.errors import Gone, IllegalStep
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
@@ -52,7 +53,7 @@ def extend(
         session = await _extend(plane, ref, minutes, dry_run=dry_run)
         ends = session.status.ends_at
         assert ends is not None, "what was extended has an end"
-        when = f"{format_local(ends, terminal_zone())} ({format_distance(ends, SystemClock().now())})"
+        when = f"{format_local(ends, current_zone())} ({format_distance(ends, SystemClock().now())})"
         verb = "would end" if dry_run else "ends"
         render.print_text(f"{title(session)} {verb} {format_minutes(minutes)} later: {when}")
         if dry_run:

@@ -18,7 +18,8 @@ from lcm.cli.documents.describe_worker import LabelledText
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.follow import watch_session
-from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, title
+from lcm.cli.output.lookup import read_object
+from lcm.cli.output.nouns import naming_missing, parse_one_target, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Output, Target
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.table import print_rows
@@ -252,9 +253,8 @@ def _print_session(session: LabletSession, definition: LabletDefinition | None, 
 
 
 async def _observe_definition(plane: Plane, ref: Ref[LabletDefinition], how: _ObserveOptions) -> None:
-    found = await plane.get(ref)
-    if found is None:
-        raise missing(ref)
+    found = await read_object(plane, ref)
+    assert isinstance(found, LabletDefinition), "the kind that was asked for"
     if how.by is None:
         _print_report(await plane.observations(ref_of(found)), title(found), how.output)
         return

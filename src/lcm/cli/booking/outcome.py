@@ -7,7 +7,8 @@ from lcm.cli.output import exit_codes, render
 from lcm.cli.output.columns import ports_label, seat_label
 from lcm.cli.output.follow import watch_session
 from lcm.cli.output.nouns import title
-from lcm.cli.output.times import Zone, format_distance, format_for_paste, format_local, format_minutes, format_slot
+from lcm.cli.output.times import format_distance, format_for_paste, format_local, format_minutes, format_slot
+from lcm.cli.output.zone import Zone
 from lcm.control.plane.protocol import Plane
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.placement import Explanation

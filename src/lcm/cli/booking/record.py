@@ -13,7 +13,8 @@ from lcm.cli.fleet.audit import read_audit
 from lcm.cli.output import connection, render
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.options import ContextName
-from lcm.cli.output.times import Zone, parse_day, terminal_zone
+from lcm.cli.output.times import parse_day
+from lcm.cli.output.zone import Zone, current_zone
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import SEES_ALL
 from lcm.model.base.errors import Fault, Forbidden, Invalid, Refused, Stuck
@@ -65,7 +66,7 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
     """
     if not force and str(file) != "-" and file.exists():
         raise Invalid(Fault(str(file), "exists already", "name another file, or add --force"))
-    since, until = _span(day, days, SystemClock().now(), terminal_zone())
+    since, until = _span(day, days, SystemClock().now(), current_zone())
     connection.with_plane(_check_role, context, who=True)
     extra = connection.with_connection(lambda line: _read_extra_history(line, since, until), context)
     made = record_timetable(connection.with_plane(lambda plane: _read_history(plane, since, until, extra), context))

@@ -1,31 +1,36 @@
-"""`lcm describe`: everything about one object, the most important first.
+"""`lcm describe`: an object in words, the most important first; its document with `-o yaml`.
 
 Also here: the summary lines of pools, definitions, sessions and reservations. Workers are in `describe_worker`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
+from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 
 from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.observe import definition_lines, format_needs
-from lcm.cli.documents import texts
 from lcm.cli.documents.describe_worker import LabelledText, label_first, worker_lines
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import at_risk_condition, phase_of, seat_label
-from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, parse_targets, title
-from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, SessionName, Target, Targets
+from lcm.cli.output.lookup import read_object
+from lcm.cli.output.nouns import NamedObjects, naming_missing, noun_of, parse_one_target, parse_targets, title
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output, SessionName, Target, Targets
+from lcm.cli.output.printer import Printer
 from lcm.cli.output.table import Column, TextTable
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation, ReservationClaim
 from lcm.model.kinds.session import LabletSession, get_claim
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 from lcm.system.clock import SystemClock
 
@@ -48,14 +53,6 @@ def story(target: Target = None, *, namespace: Namespace = DEFAULT_NAMESPACE, co
             render.print_line(line)
 
     connection.with_plane(work, context)
-
-
-async def read_object(plane: Plane, ref: Ref[Any]) -> Resource:
-    """Read one object; raise Gone when it does not exist."""
-    found: Resource | None = await plane.get(ref)
-    if found is None:
-        raise missing(ref)
-    return found
 
 
 def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]:
@@ -83,7 +80,7 @@ def history_lines(resource: Resource, now: datetime, most: int) -> Iterator[str]
 
 
 def _change_lines(change: PhaseChange, lasted: str, most: int, colour: str | None) -> Iterator[str]:
-    head = f"{change.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}  {change.phase:<{_PHASE_WIDTH}}{lasted:<{_DURATION_WIDTH}}"
+    head = f"{render.format_second(change.at)}  {change.phase:<{_PHASE_WIDTH}}{lasted:<{_DURATION_WIDTH}}"
     text = f"{change.reason} (by{_NO_BREAK_SPACE}{change.by})" if change.reason else f"by {change.by}"
     indent = len(head)
     if most - indent >= _MIN_REASON_WIDTH:
@@ -109,6 +106,7 @@ def logs(words: SessionName, *, namespace: Namespace = DEFAULT_NAMESPACE, contex
     connection.with_plane(work, context)
 
 
+_MOST_PORTS_SHOWN: Final = 20
 _MOST_HELD_SHOWN: Final = 12
 """A reservation with more held sessions than this shows only how many more there are."""
 
@@ -141,7 +139,7 @@ def session_lines(session: LabletSession, now: datetime) -> Iterator[LabelledTex
         )
     if status.cost_usd is not None:
         yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
-    yield "Definition", spec.definition
+    yield "Definition", spec.definition + (f", on track {spec.lab_track}" if spec.lab_track else "")
     yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
 
 
@@ -222,6 +220,14 @@ def _pool_lines(pool: LabWorkerPool, now: datetime) -> Iterator[LabelledText]:
 def _definition_summary(definition: LabletDefinition) -> Iterator[LabelledText]:
     spec, needs = definition.spec, definition.spec.resource_requirements
     yield "State", f"{spec.state}, version {spec.version}"
+    if spec.description:
+        yield "Description", spec.description
+    nodes = f"{spec.node_count} nodes" if spec.node_count is not None else ""
+    track = f"track {spec.lab_track}" if spec.lab_track else ""
+    longest = f"at most {spec.max_duration_minutes} minutes" if spec.max_duration_minutes else ""
+    yield "Lab", ", ".join(filter(None, [spec.lab_type, nodes, track, longest]))
+    if spec.port_template:
+        yield "Ports", render.join_some(sorted(spec.port_template), _MOST_PORTS_SHOWN)
     if needs:
         yield "Needs", format_needs(needs)
     yield "Topology", spec.topology.uri
@@ -232,16 +238,36 @@ _LABEL: Final = 14
 _INDENT: Final = 2
 
 
-def describe(targets: Targets = None, *, namespace: Namespace = DEFAULT_NAMESPACE, context: ContextName = None) -> None:
-    """Show everything about an object."""
+class DescribeFormat(StrEnum):
+    """The format in which an object is described."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def describe(
+    targets: Targets = None,
+    *,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    output: Annotated[
+        DescribeFormat, typer.Option("-o", "--output", help="Output format; yaml and json show the whole document.")
+    ] = DescribeFormat.TEXT,
+    context: ContextName = None,
+) -> None:
+    """Show what there is to know about an object, in words."""
     parts = parse_targets(targets or [])
     refs: list[Ref[Any]] = [Ref(part.noun.struct, name, namespace) for part in parts for name in part.names]
     if not refs:
         parse_one_target(targets or [])
 
     async def work(plane: Plane) -> None:
-        for number, ref in enumerate(refs):
-            resource = await read_object(plane, ref)
+        found = [await read_object(plane, ref) for ref in refs]
+        if output is not DescribeFormat.TEXT:
+            named = [NamedObjects(noun_of(ref.kind), (ref.name,)) for ref in refs]
+            Printer(Output(output), named, clock=SystemClock(), with_namespace=False).print_all(found)
+            return
+        for number, resource in enumerate(found):
             around = await summary_lines(plane, resource, SystemClock().now())
             if number:
                 render.print_line()
@@ -252,7 +278,7 @@ def describe(targets: Targets = None, *, namespace: Namespace = DEFAULT_NAMESPAC
 
 
 def describe_lines(resource: Resource, matters: Iterable[LabelledText], now: datetime) -> Iterator[str]:
-    """Yield a summary of an object in words, then all of its fields."""
+    """Yield what there is to know about an object, in words."""
     meta = resource.metadata
     yield from _labelled_lines([("Name", meta.name), ("Namespace", meta.namespace), ("Kind", resource.kind)])
     yield from _labelled_lines(matters)
@@ -263,11 +289,10 @@ def describe_lines(resource: Resource, matters: Iterable[LabelledText], now: dat
     if resource.status.history:
         yield "Story:"
         yield from _indent(history_lines(resource, now, _text_room() - _INDENT))
-    yield from _section("Spec", msgspec.to_builtins(resource.spec))
-    status = msgspec.to_builtins(resource.status)
-    yield from _section(
-        "Status", {name: part for name, part in status.items() if name not in {"conditions", "history"}}
-    )
+    if isinstance(resource, WorkerTemplate | SystemSettings | Sink):  # their fields are all there is to know
+        yield "Fields:"
+        for path, value in _filled_fields(msgspec.to_builtins(resource.spec)):
+            yield from _indent(render.wrap_text(f"{path}: {value}", _text_room() - _INDENT))
 
 
 def _metadata_lines(resource: Resource, now: datetime) -> Iterator[LabelledText]:
@@ -308,18 +333,18 @@ def _condition_lines(conditions: Sequence[Condition], now: datetime) -> Iterator
             yield from _indent(render.wrap_text(condition.message, _text_room() - 2 * _INDENT))
 
 
-def _section(heading: str, part: Any) -> Iterator[str]:  # noqa: ANN401 - a JSON object
-    filled = _drop_empty(part)
-    if filled:
-        yield f"{heading}:"
-        yield from _indent(texts.write_document(filled).splitlines())
-
-
-def _drop_empty(value: Any) -> Any:  # noqa: ANN401 - likewise
-    """Return a value without its empty members."""
+def _filled_fields(value: Any, path: str = "") -> Iterator[tuple[str, object]]:  # noqa: ANN401 - a JSON value
+    """Yield the fields of a value that are not empty, with their paths."""
     if isinstance(value, dict):
-        return {name: kept for name, item in value.items() if (kept := _drop_empty(item)) not in (None, "", [], {})}
-    return [_drop_empty(item) for item in value] if isinstance(value, list | tuple) else value
+        for name, member in value.items():
+            yield from _filled_fields(member, f"{path}.{name}".removeprefix("."))
+    elif isinstance(value, list | tuple) and any(isinstance(one, dict) for one in value):
+        for number, member in enumerate(value):
+            yield from _filled_fields(member, f"{path}[{number}]")
+    elif isinstance(value, list | tuple):
+        yield from _filled_fields(", ".join(map(str, value)), path)
+    elif value not in (None, ""):
+        yield path, value
 
 
 def _text_room() -> int:

@@ -42,8 +42,10 @@ async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[L
             if one.worker_id == uid
         ),
     )
-    spent = await _unless_forbidden(plane.costs(since=worker.metadata.created_at or now, until=now))
-    lines += label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
+    created = worker.metadata.created_at
+    if created and created < now:  # by a clock that is behind the API's, it may not have been created yet
+        spent = await _unless_forbidden(plane.costs(since=created, until=now))
+        lines += label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
     lines += label_first(
         "Alerts",
         [
@@ -65,7 +67,7 @@ async def _unless_forbidden(answer: Awaitable[T]) -> T | None:
 
 def _machine_lines(worker: LabWorker) -> Iterator[LabelledText]:
     spec, ec2, cml = worker.spec, worker.status.ec2, worker.status.cml
-    yield "Wanted", spec.wanted_state
+    yield "Wanted", spec.wanted_state + (f", for track {spec.lab_track}" if spec.lab_track else "")
     machine = [ec2.instance_id or "no instance", ec2.instance_type or spec.aws.instance_type]
     place = ec2.availability_zone or spec.aws.region
     yield "Machine", ", ".join(filter(None, [*machine, place, ec2.state, ec2.public_ip or ec2.private_ip or ""]))

@@ -10,6 +10,7 @@ from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.options import ContextName, ListFormat, ListOutput
 from lcm.cli.output.printer import print_json
+from lcm.cli.output.zone import current_zone
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _HEADINGS: Final = ("WHEN", "WHO", "ROLE", "DID", "FROM", "REVISION", "REQUEST")
+_RANKS: Final = {"WHO": 1, "FROM": 2, "ROLE": 3, "REVISION": 4, "REQUEST": 5}
+_LEAST_DID: Final = 32
 _SHOWN: Final = 3
 
 
@@ -57,7 +60,9 @@ def audit(
         for record in found:
             print_json(record)
     elif found:
-        table.print_rows(_HEADINGS, map(_row, found), SystemClock().now())
+        table.print_rows(
+            _HEADINGS, map(_row, found), SystemClock().now(), whole=("WHEN",), ranks=_RANKS, least={"DID": _LEAST_DID}
+        )
     else:
         render.print_message("nothing was changed in this time")
 
@@ -82,6 +87,8 @@ def _parse_moment(text: str, hint: str) -> str:
         return ""
     try:
         moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=current_zone().rules)
     except ValueError:
         moment = SystemClock().now() - parse_duration(text, hint)
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -94,5 +101,5 @@ def _row(record: "AuditRecord") -> tuple[str, ...]:
     if record.refused:
         did = f"refused: {did} ({record.refused})" + (f", {record.left_out} more before" if record.left_out else "")
     revision = "" if record.revision is None else str(record.revision)
-    when = f"{record.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+    when = render.format_second(record.at)
     return when, record.who, record.role, did, record.address or "here", revision, record.request

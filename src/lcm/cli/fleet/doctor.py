@@ -51,6 +51,8 @@ from lcm.system.clock import SystemClock
 from lcm.system.data_folder import STORE_FILE, is_open_to_others
 
 PACKAGE: Final = "lablet-cloud-manager"
+_EXTRA: Final = re.compile(r";.*\bextra *==")
+"""In the marker of a requirement that only an extra has."""
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 1_000_000_000, 50_000_000
 _YEARS: Final = range(2025, 2100)
@@ -74,15 +76,18 @@ class DoctorCheck(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-def check_packages() -> Iterator[DoctorCheck]:
-    """Check that every package this one needs is installed."""
-    found, missing = [], []
-    for name in sorted(re.split(r"[^A-Za-z0-9._-]", line)[0] for line in metadata.requires(PACKAGE) or ()):
+def check_packages(requirements: Sequence[str] | None = None) -> Iterator[DoctorCheck]:
+    """Check that every package this one needs is installed; those of extras are optional."""
+    lines = metadata.requires(PACKAGE) or () if requirements is None else requirements
+    found, missing, optional = list[str](), list[str](), list[str]()
+    for line in sorted(lines):
+        name = re.split(r"[^A-Za-z0-9._-]", line)[0]
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            missing.append(name)
-    yield DoctorCheck("packages", CheckState.OK, ", ".join(found))
+            (optional if _EXTRA.search(line) else missing).append(name)
+    without = f"; not installed, and optional: {', '.join(optional)}" if optional else ""
+    yield DoctorCheck("packages", CheckState.OK, f"{', '.join(found)}{without}")
     if missing:
         yield DoctorCheck("packages", CheckState.FAIL, f"missing: {', '.join(missing)}", "install this package again")
 
@@ -303,6 +308,7 @@ async def _check_identity(context: ApiContext, seen: DoctorFindings) -> Sequence
 _SETTINGS_NOTE: Final = (
     "These settings apply to commands in this shell; running processes may have been started with others."
 )
+_GRAVEST_FIRST: Final = (CheckState.FAIL, CheckState.WARN, CheckState.OK)
 _COLOURS: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.FAIL: "red"}
 
 
@@ -328,7 +334,7 @@ def doctor(
     output: Annotated[ReportFormat, typer.Option("-o", "--output", help="Output format.")] = ReportFormat.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Check settings and environment, and show every setting with its source. Exits with 1 if a check fails."""
+    """Check this installation and show every setting with its source. Exits with 1 if a check fails."""
     report = asyncio.run(run_checks(context))
     if output is ReportFormat.TABLE:
         _print_report(report)
@@ -390,17 +396,33 @@ def _store_written_at(found: Configuration) -> datetime | None:
 
 
 def _print_report(report: DoctorReport) -> None:
-    """Print settings first, so that the problems stand right above the next prompt."""
+    """Print what was found, the problems first, then every setting; problems are counted at both ends."""
+    problems = count_problems(report.checks)
+    render.print_line(f"Lablet Cloud Manager {report.version}")
+    render.print_line(problems or "no problems found")
+    for line in _check_lines(sorted(report.checks, key=lambda check: _GRAVEST_FIRST.index(check.state))):
+        render.print_line(line)
+    render.print_line()
     rows = [(one.variable, one.value, _short_source(one)) for one in report.settings]
     table.print_rows(("VARIABLE", "VALUE", "SOURCE"), rows, SystemClock().now(), whole=("VARIABLE",))
     for line in render.wrap_text(_SETTINGS_NOTE, render.output_width() or render.MAX_TEXT_WIDTH):
         render.print_line(line)
-    render.print_line(f"\nLablet Cloud Manager {report.version}")
-    for line in _check_lines(report.checks):
-        render.print_line(line)
+    if problems:
+        render.print_line(f"{problems}: see the top")
 
 
-def _check_lines(checks: tuple[DoctorCheck, ...]) -> Iterator[str]:
+def count_problems(checks: Sequence[DoctorCheck]) -> str:
+    """Return how many checks failed or warn, in words; "" if none does."""
+    failed, warned = (sum(check.state is state for check in checks) for state in (CheckState.FAIL, CheckState.WARN))
+    texts = [
+        f"{number} {noun}{'' if number == 1 else 's'}"
+        for number, noun in ((failed, "failed check"), (warned, "warning"))
+        if number
+    ]
+    return ", ".join(texts)
+
+
+def _check_lines(checks: Sequence[DoctorCheck]) -> Iterator[str]:
     """Yield checks in three columns; the last is wrapped."""
     wide = max(len(check.name) for check in checks)
     margin = " " * (wide + len("fail") + 4)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -57,7 +57,7 @@ def events(
     selection = client_streams.EventSelection(
         session_id=session, worker_id=worker, definition_id=definition, owner_id=owner, event_types=types
     )
-    table = table_of_texts(("TIME", "TYPE", "ABOUT", "WHAT"))
+    table = table_of_texts(("TIME", "TYPE", "ABOUT", "WHAT"), whole=("TIME",), least={"WHAT": 12})
 
     async def work(line: "ApiConnection") -> None:
         if not follow:
@@ -120,4 +120,4 @@ def _row(kind: str, data: msgspec.Raw, moment: datetime, name: str) -> Sequence[
     before, after = known.old_phase or known.previous_state, known.new_phase or known.new_state or known.phase or ""
     moved = f"{before} → {after}" if before and after else after
     what = " · ".join(part for part in (moved, known.reason, known.message) if part)
-    return (f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}", kind, about, what)
+    return (render.format_second(when), kind, about, what)

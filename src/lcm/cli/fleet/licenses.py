@@ -101,4 +101,6 @@ def alerts(output: ListOutput = ListFormat.TABLE, context: ContextName = None) -
     for one in sorted(found, key=lambda one: (one.severity is not Severity.CRITICAL, one.since)):
         about = title_of(KINDS[one.kind].struct, one.name) if one.kind in KINDS else f"{one.kind}/{one.name}"
         rows.append((one.severity, one.alert, about, render.format_age(one.since, now), one.message))
-    table.print_rows(("SEVERITY", "ALERT", "ABOUT", "AGE", "MESSAGE"), rows, now)
+    table.print_rows(
+        ("SEVERITY", "ALERT", "ABOUT", "AGE", "MESSAGE"), rows, now, ranks={"AGE": 1}, least={"MESSAGE": 20}
+    )

@@ -31,7 +31,13 @@ def list_(output: ListOutput = ListFormat.TABLE, context: ContextName = None) ->
         print_json({"items": found}, indent=2)
     elif found:
         headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
-        table.print_rows(headings, [_sink_row(one) for one in found], SystemClock().now())
+        table.print_rows(
+            headings,
+            [_sink_row(one) for one in found],
+            SystemClock().now(),
+            ranks={"LAST ERROR": 1, "URL": 2, "DEAD": 3, "LAST SUCCESS": 4, "TYPES": 5, "FORMAT": 6},
+            least={"URL": 20, "TYPES": 10, "LAST ERROR": 16},
+        )
     else:
         render.print_message("there are no sinks; `lcm sink create NAME URL` creates one")
 
@@ -129,7 +135,13 @@ def dead(name: Name, output: ListOutput = ListFormat.TABLE, context: ContextName
             )
             for letter in letters
         ]
-        table.print_rows(("EVENT", "TYPE", "ABOUT", "AGE", "TRIES", "WHY"), rows, now)
+        table.print_rows(
+            ("EVENT", "TYPE", "ABOUT", "AGE", "TRIES", "WHY"),
+            rows,
+            now,
+            ranks={"TYPE": 1, "ABOUT": 2, "TRIES": 3, "AGE": 4},
+            least={"WHY": 20},
+        )
     else:
         render.print_message(f"{name} accepted all events so far")
 

@@ -1,4 +1,4 @@
-"""The columns of each kind's table, most important first. Those marked wide are shown by `-o wide` only."""
+"""The columns of each kind's table, with their ranks. Those marked wide are shown by `-o wide` only."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 from lcm.cli.output import render
 from lcm.cli.output.nouns import title
 from lcm.cli.output.table import Column
+from lcm.cli.output.times import format_slot
+from lcm.cli.output.zone import current_zone
 from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
@@ -81,13 +83,19 @@ def _phase(resource: Resource, _: datetime) -> str:
 
 
 def _column(
-    heading: str, cell: Callable[[R], object], rank: int = 0, *, wide: bool = False, coloured: bool = False
+    heading: str,
+    cell: Callable[[R], object],
+    rank: int = 0,
+    *,
+    wide: bool = False,
+    coloured: bool = False,
+    least: int | None = None,
 ) -> Column[R]:
     def text(resource: R, _: datetime) -> str:
         value = cell(resource)
         return "-" if value is None or value == "" else str(value)
 
-    return Column(heading, text, rank, wide, render.phase_colour if coloured else None)
+    return Column(heading, text, rank, wide, render.phase_colour if coloured else None, least=least)
 
 
 def seat_label(seat: Seat | None) -> str:
@@ -127,7 +135,7 @@ def _note_cell(session: LabletSession, now: datetime) -> str:
 
 def _claim(session: LabletSession) -> str:
     claim = session.status.claim
-    return f"{render.format_moment(claim.start)} {render.format_moment(claim.end)}" if claim else ""
+    return format_slot(claim.start, claim.end, current_zone()) if claim else ""
 
 
 def _seats_held(reservation: Reservation) -> str:
@@ -146,7 +154,11 @@ def _capacity_cell(worker: LabWorker) -> str:
 
 _NAMESPACE: Final[Column[Any]] = Column("NAMESPACE", lambda one, _: one.metadata.namespace)
 _PHASE: Final[Column[Any]] = Column("PHASE", _phase, colour=render.phase_colour)
-_AGE: Final[Column[Any]] = Column("AGE", lambda one, now: render.format_age(one.metadata.created_at, now), 1)
+_AGE: Final[Column[Any]] = Column("AGE", lambda one, now: render.format_age(one.metadata.created_at, now), 8)
+_LEAST_TEXT: Final = 24
+_LAST_ERROR: Final[Column[Any]] = _column(
+    "LAST-ERROR", lambda one: one.status.last_error, 9, wide=True, least=_LEAST_TEXT
+)
 
 _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
     LabWorker: (
@@ -157,13 +169,13 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("TYPE", lambda one: one.status.ec2.instance_type or one.spec.aws.instance_type, 6),
         _column("REGION", lambda one: one.spec.aws.region, 7),
         _AGE,
-        _column("STATUS", lambda one: coarse_status(one.status), wide=True),
-        _column("WANTED", lambda one: one.spec.wanted_state, wide=True),
-        _column("INSTANCE", lambda one: one.status.ec2.instance_id, wide=True),
-        _column("PUBLIC-IP", lambda one: one.status.ec2.public_ip, wide=True),
-        _column("CML", lambda one: one.status.cml.version, wide=True),
-        _column("CAPACITY", _capacity_cell, wide=True),
-        _column("LAST-ERROR", lambda one: one.status.last_error, wide=True),
+        _column("STATUS", lambda one: coarse_status(one.status), 13, wide=True),
+        _column("WANTED", lambda one: one.spec.wanted_state, 12, wide=True),
+        _column("INSTANCE", lambda one: one.status.ec2.instance_id, 10, wide=True),
+        _column("PUBLIC-IP", lambda one: one.status.ec2.public_ip, 11, wide=True),
+        _column("CML", lambda one: one.status.cml.version, 14, wide=True),
+        _column("CAPACITY", _capacity_cell, 9, wide=True),
+        _LAST_ERROR,
     ),
     LabWorkerPool: (
         _PHASE,
@@ -174,11 +186,15 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("POLICY", lambda one: one.spec.policy, 4),
         _column("TEMPLATE", lambda one: one.spec.template, 6),
         _AGE,
-        _column("LABS", lambda one: one.status.summary.labs, wide=True),
-        _column("CPU", lambda one: _format(one.status.summary.cpu_utilization, "{:.0%}"), wide=True),
-        _column("MEMORY", lambda one: _format(one.status.summary.memory_utilization, "{:.0%}"), wide=True),
+        _column("LABS", lambda one: one.status.summary.labs, 9, wide=True),
+        _column("CPU", lambda one: _format(one.status.summary.cpu_utilization, "{:.0%}"), 9, wide=True),
+        _column("MEMORY", lambda one: _format(one.status.summary.memory_utilization, "{:.0%}"), 9, wide=True),
         _column(
-            "LAST-DECISION", lambda one: one.status.decisions[-1].reason if one.status.decisions else "", wide=True
+            "LAST-DECISION",
+            lambda one: one.status.decisions[-1].reason if one.status.decisions else "",
+            9,
+            wide=True,
+            least=_LEAST_TEXT,
         ),
     ),
     WorkerTemplate: (
@@ -187,9 +203,9 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("IMAGE", lambda one: one.spec.worker.aws.ami_id or one.spec.worker.aws.ami_name_pattern, 3),
         _column("USD", lambda one: _format(one.spec.price_per_hour_usd, "{}/h"), 4),
         _AGE,
-        _column("PREFIX", lambda one: one.spec.name_prefix, wide=True),
-        _column("TRACK", lambda one: one.spec.worker.lab_track, wide=True),
-        _column("LICENCE", lambda one: one.spec.worker.cml.license_flavour, wide=True),
+        _column("PREFIX", lambda one: one.spec.name_prefix, 9, wide=True),
+        _column("TRACK", lambda one: one.spec.worker.lab_track, 9, wide=True),
+        _column("LICENCE", lambda one: one.spec.worker.cml.license_flavour, 9, wide=True),
     ),
     LabletDefinition: (
         _column("STATE", lambda one: one.spec.state, coloured=True),
@@ -199,29 +215,28 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("CPU", lambda one: _format(one.spec.resource_requirements, "{0.cpu_cores:g}"), 2),
         _column("MEMORY", lambda one: _format(one.spec.resource_requirements, "{0.memory_gb:g}GB"), 2),
         _AGE,
-        _column("LONGEST", lambda one: _format(one.spec.max_duration_minutes or None, "{}m"), wide=True),
-        _column("LICENCE", lambda one: one.spec.license_affinity, wide=True),
-        _column("OBSERVED", lambda one: one.status.observed_sessions, wide=True),
-        _column("TOPOLOGY", lambda one: one.spec.topology.uri, wide=True),
+        _column("LONGEST", lambda one: _format(one.spec.max_duration_minutes or None, "{}m"), 9, wide=True),
+        _column("LICENCE", lambda one: one.spec.license_affinity, 11, wide=True),
+        _column("OBSERVED", lambda one: one.status.observed_sessions, 10, wide=True),
+        _column("TOPOLOGY", lambda one: one.spec.topology.uri, 12, wide=True, least=_LEAST_TEXT),
     ),
     LabletSession: (
         _PHASE,
         _column("OWNER", lambda one: one.spec.owner, 3),
         _column("DEFINITION", lambda one: one.spec.definition, 2),
         _column("START", lambda one: render.format_moment(one.spec.timeslot_start) or "ASAP", 4),
-        _column("PLACE", lambda one: one.status.worker_name or seat_label(one.status.seat), 4),
-        Column("NOTE", _note_cell, 3, colour=lambda note: "red" if note == "at risk" else None),
+        _column("PLACE", lambda one: one.status.worker_name or seat_label(one.status.seat), 5),
+        Column("NOTE", _note_cell, 1, colour=lambda note: "red" if note == "at risk" else None),
         _AGE,
-        _column("ENDS", lambda one: render.format_moment(one.status.ends_at or one.spec.timeslot_end), wide=True),
-        _column("STUDENT", lambda one: one.spec.student_email, wide=True),
-        _column("TRACK", lambda one: one.spec.lab_track, wide=True),
-        _column("PLANNED-WORKER", lambda one: seat_label(one.status.seat), wide=True),
-        _column("WORKER", lambda one: one.status.worker_name, wide=True),
-        _column("CLAIM", _claim, wide=True),
-        _column("PORTS", ports_label, wide=True),
-        _column("URL", lambda one: one.status.access_url, wide=True),
-        _column("RETRIES", lambda one: one.status.retry_count, wide=True),
-        _column("LAST-ERROR", lambda one: one.status.last_error, wide=True),
+        _column("ENDS", lambda one: render.format_moment(one.status.ends_at or one.spec.timeslot_end), 9, wide=True),
+        _column("STUDENT", lambda one: one.spec.student_email, 11, wide=True),
+        _column("TRACK", lambda one: one.spec.lab_track, 12, wide=True),
+        _column("PLANNED-WORKER", lambda one: seat_label(one.status.seat), 13, wide=True),
+        _column("CLAIM", _claim, 15, wide=True),
+        _column("PORTS", ports_label, 14, wide=True, least=_LEAST_TEXT),
+        _column("URL", lambda one: one.status.access_url, 10, wide=True),
+        _column("RETRIES", lambda one: one.status.retry_count, 16, wide=True),
+        _LAST_ERROR,
     ),
     Reservation: (
         _PHASE,
@@ -230,11 +245,11 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("COUNT", lambda one: one.spec.count, 1),
         _column("START", lambda one: render.format_moment(one.spec.timeslot_start), 4),
         _AGE,
-        _column("END", lambda one: render.format_moment(one.spec.timeslot_end), wide=True),
-        _column("PLANNED-WORKERS", _seats_held, wide=True),
-        _column("MADE", lambda one: one.status.sessions_made, wide=True),
-        _column("ENDED", lambda one: one.status.sessions_ended, wide=True),
-        _column("LAST-ERROR", lambda one: one.status.last_error, wide=True),
+        _column("END", lambda one: render.format_moment(one.spec.timeslot_end), 9, wide=True),
+        _column("PLANNED-WORKERS", _seats_held, 11, wide=True, least=_LEAST_TEXT),
+        _column("MADE", lambda one: one.status.sessions_made, 10, wide=True),
+        _column("ENDED", lambda one: one.status.sessions_ended, 10, wide=True),
+        _LAST_ERROR,
     ),
     SystemSettings: (
         _column("STRATEGY", lambda one: one.spec.scheduler.strategy),
@@ -242,16 +257,16 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _column("REGIONS", lambda one: ",".join(one.spec.discovery.regions or ()), 3),
         _column("MONITORING", lambda one: _on_off(one.spec.monitoring.enabled), 4),
         _AGE,
-        _column("IMAGES", lambda one: one.spec.discovery.ami_name_pattern, wide=True),
-        _column("IDLE-AFTER", lambda one: _format(one.spec.idle.threshold_minutes or None, "{}m"), wide=True),
+        _column("IMAGES", lambda one: one.spec.discovery.ami_name_pattern, 10, wide=True),
+        _column("IDLE-AFTER", lambda one: _format(one.spec.idle.threshold_minutes or None, "{}m"), 9, wide=True),
     ),
     Sink: (
         _column("FORMAT", lambda one: one.spec.format),
-        _column("URL", lambda one: one.spec.url, 2),
-        _column("TYPES", lambda one: ",".join(one.spec.event_types) or "all", 3),
+        _column("URL", lambda one: one.spec.url, 2, least=_LEAST_TEXT),
+        _column("TYPES", lambda one: ",".join(one.spec.event_types) or "all", 3, least=12),
         _column("SENDING", lambda one: _on_off(one.spec.enabled), 4),
         _AGE,
-        _column("OWNER", lambda one: one.spec.owner_id, wide=True),
-        _column("DEFINITION", lambda one: one.spec.definition_id, wide=True),
+        _column("OWNER", lambda one: one.spec.owner_id, 9, wide=True),
+        _column("DEFINITION", lambda one: one.spec.definition_id, 10, wide=True),
     ),
 }

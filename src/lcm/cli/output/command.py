@@ -6,20 +6,49 @@ with what has been typed so far.
 
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperArgument, TyperCommand
+from typer.main import get_command
 
 from lcm.cli.output import render
+from lcm.cli.output.zone import choose_zone
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
     from typer.core import TyperOption
 
 
+def use_utc(utc: bool) -> None:  # noqa: FBT001 - the value of a flag
+    """Show times in UTC if the flag `--utc` is set."""
+    if utc:
+        choose_zone("UTC")
+
+
+Utc = Annotated[
+    bool,
+    typer.Option(
+        "--utc",
+        callback=use_utc,
+        expose_value=False,
+        help="Read and show times in UTC; default: LCM_TZ, else your time zone.",
+    ),
+]
+
+
+def _shared_options(*, utc: Utc = False) -> None:
+    """Have the options of every command."""
+
+
 class LeafCommand(TyperCommand):
-    """A single command. Its usage line shows each argument's metavar."""
+    """A single command. Its usage line shows each argument's metavar, and `--utc` is among its options."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:  # noqa: ANN401 - typer's own arguments
+        super().__init__(*args, **attributes)
+        shared = typer.Typer(add_completion=False)
+        shared.command()(_shared_options)
+        self.params += get_command(shared).params
 
     def get_help_option(self, ctx: "Context") -> "TyperOption | None":
         """Return typer's `--help` option with a default of False."""
@@ -114,3 +143,10 @@ def version() -> None:
     from importlib import metadata  # noqa: PLC0415 - few commands need it
 
     sys.stdout.write(f"{metadata.version('lablet-cloud-manager')}\n")
+
+
+def print_version(wanted: bool) -> None:  # noqa: FBT001 - the value of a flag
+    """Print the version and end the command if the flag `--version` is set."""
+    if wanted:
+        version()
+        raise typer.Exit

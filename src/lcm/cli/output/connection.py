@@ -22,6 +22,8 @@ import typer
 
 from lcm.cli.output import render
 from lcm.cli.output.exit_codes import NoContext, report_error
+from lcm.cli.output.lookup import suggest, with_suggestions
+from lcm.cli.output.nouns import MissingObject
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import parse_token
 from lcm.model.access.secret import Secret
@@ -196,7 +198,7 @@ def with_plane(
             ending.push_async_callback(plane.close)
             if who:
                 await ending.enter_async_context(plane)
-            return await work(plane)
+            return await with_suggestions(plane, work)
 
     return asyncio.run(run())
 
@@ -215,7 +217,7 @@ def act_on_each(
             try:
                 render.print_text(await act(plane, one))
             except (Conflict, Gone, Refused) as error:
-                failure = report_error(error)
+                failure = report_error(await suggest(plane, error) if isinstance(error, MissingObject) else error)
                 code = code or failure
         if dry_run:
             render.print_message("nothing was done: --dry-run")

@@ -26,6 +26,10 @@ class NoContext(LcmError):
     """No API is configured to talk to."""
 
 
+class Misspelt(Gone):
+    """An object does not exist; the message says which may have been meant."""
+
+
 class WaitTimedOut(LcmError):
     """The awaited state was not reached in time."""
 
@@ -38,6 +42,7 @@ _EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
     (WaitTimedOut, 7, "`lcm story KIND NAME` shows what happened so far"),
     (Impossible, 8, "`lcm describe KIND NAME` shows why"),
+    (Misspelt, 3, ""),
     (Gone, 3, "`lcm get KIND -A` lists what is there"),
     (Conflict, 4, "somebody else changed it first: check it, then repeat the command"),
     (Relist, 4, "repeat the command"),

@@ -81,9 +81,17 @@ def title_of(kind: type[Any], name: str) -> str:
     return f"{noun_of(kind).singular}/{name}"
 
 
-def missing(ref: Ref[Any]) -> Gone:
+class MissingObject(Gone):
+    """An object that was named on the command line does not exist."""
+
+    def __init__(self, ref: Ref[Any]) -> None:
+        super().__init__(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}")
+        self.ref = ref
+
+
+def missing(ref: Ref[Any]) -> MissingObject:
     """Return the error that an object does not exist."""
-    return Gone(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}")
+    return MissingObject(ref)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ Recursive = Annotated[bool, typer.Option("-R", "--recursive", help="Include subf
 At = Annotated[
     str | None,
     typer.Option(
-        "--at", metavar="TIME", help="Start: 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h; in your local time."
+        "--at", metavar="TIME", help="Start: 2026-12-01 09:00, 9am, tomorrow 14:30, tue 9:00, in 2h; in your time zone."
     ),
 ]
 For = Annotated[

@@ -1,6 +1,6 @@
 """Objects as rows of tables, names, JSON or YAML. Called by `get`, once or for each change."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +14,8 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.resource import API_VERSION
 from lcm.model.kinds.registry import Resource
 
+WIDE_WIDTH: Final = 200
+"""How wide `-o wide` may be."""
 _PARTS: Final = ("api_version", "kind", "metadata", "spec", "status")
 
 
@@ -61,7 +63,13 @@ class Printer:
                 for one in objects:
                     render.print_line(title(one))
             case _:
-                self._print_rows(objects)
+                for line in self._row_lines(objects):
+                    render.print_line(line)
+
+    def table_lines(self, objects: Sequence[Resource]) -> Iterator[str]:
+        """Yield tables of all objects from the start, in the place of those printed before."""
+        before, self._tables = self._tables, {}
+        return self._row_lines(objects, before)
 
     def print_deleted(self, last: Resource) -> None:
         """Print that an object no longer exists."""
@@ -74,15 +82,16 @@ class Printer:
             case _:
                 render.print_line(f"{title(last)} is gone")
 
-    def _print_rows(self, objects: Sequence[Resource]) -> None:
+    def _row_lines(
+        self, objects: Sequence[Resource], before: Mapping[Noun, TextTable[Resource]] | None = None
+    ) -> Iterator[str]:
         for noun in dict.fromkeys(noun_of(one.kind) for one in objects):
             if self._tables and noun not in self._tables:
-                render.print_line()
-            table = self._tables.setdefault(noun, self._new_table(noun))
-            for line in table.lines([one for one in objects if noun_of(one.kind) is noun], self._clock.now()):
-                render.print_line(line)
+                yield ""
+            table = self._tables.setdefault(noun, self._new_table(noun, (before or {}).get(noun)))
+            yield from table.lines([one for one in objects if noun_of(one.kind) is noun], self._clock.now())
 
-    def _new_table(self, noun: Noun) -> TextTable[Resource]:
+    def _new_table(self, noun: Noun, before: TextTable[Resource] | None) -> TextTable[Resource]:
         wide = self._output is Output.WIDE
         shown = columns_of_kind(
             noun.struct,
@@ -91,7 +100,7 @@ class Printer:
             with_kind=self._with_kind,
             measured=self._measured,
         )
-        return TextTable(shown, None if wide else render.output_width())
+        return TextTable(shown, WIDE_WIDTH if wide else render.output_width(), before)
 
 
 def print_value(value: object, output: Output) -> None:

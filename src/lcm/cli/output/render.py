@@ -10,11 +10,13 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from textwrap import wrap
 from typing import Final
 
 import typer
+
+from lcm.cli.output.zone import current_zone, localize
 
 MAX_TEXT_WIDTH: Final = 100
 """Running text is never wider than this, however wide the terminal is."""
@@ -34,14 +36,16 @@ _RED: Final = frozenset({"FAILED", "EXPIRED", "False"})
 _GREY: Final = frozenset({"STOPPED", "TERMINATED", "CANCELLED", "GONE", "deprecated"})
 
 
-def print_line(text: str = "") -> None:
+def print_line(text: str = "", end: str = "\n") -> None:
     """Print one line of a result to standard output."""
-    typer.echo(text, color=None if _colours_allowed() else False)
+    typer.echo(f"{text}{end}", color=None if _colours_allowed() else False, nl=False)
 
 
 def print_message(text: str, *, colour: str | None = None) -> None:
     """Print a message that is not a result, to standard error."""
-    typer.secho(UNSAFE.sub(_REPLACEMENT, text), err=True, fg=colour, color=None if _colours_allowed() else False)
+    typer.secho(
+        UNSAFE.sub(_REPLACEMENT, localize(text)), err=True, fg=colour, color=None if _colours_allowed() else False
+    )
 
 
 def print_text(text: str) -> None:
@@ -118,8 +122,8 @@ def pad(text: str, least: int) -> str:
 
 
 def sanitize(text: str) -> str:
-    """Make text from elsewhere safe for a terminal, as one line."""
-    return UNSAFE.sub(_REPLACEMENT, text.replace("\n", " ↵ ").replace("\t", " "))
+    """Make text from elsewhere safe for a terminal, as one line, with its moments in the zone in use."""
+    return UNSAFE.sub(_REPLACEMENT, localize(text).replace("\n", " ↵ ").replace("\t", " "))
 
 
 def escape_json(json: str) -> str:
@@ -142,13 +146,13 @@ def format_span(length: timedelta) -> str:
 
 
 def format_moment(moment: datetime | None) -> str:
-    """Format a moment to the minute, in UTC."""
-    if moment is None:
-        return ""
-    try:
-        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%MZ}"
-    except OverflowError:  # in UTC it would be outside of the calendar
-        return moment.isoformat()
+    """Format a moment to the minute, in the zone in use."""
+    return current_zone().format(moment) if moment else ""
+
+
+def format_second(moment: datetime) -> str:
+    """Format a moment to the second, in the zone in use."""
+    return current_zone().format(moment, "%Y-%m-%d %H:%M:%S")
 
 
 def format_relative(moment: datetime, now: datetime) -> str:

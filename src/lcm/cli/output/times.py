@@ -1,97 +1,49 @@
-"""Times as people write and read them: `09:00`, `tomorrow 9:00`, `2026-12-01 09:00`, `+2h`, and durations (1h30m).
+"""Times as people write and read them: `tue 9:00`, `tomorrow 14:30`, `2026-12-01 09:00`, `in 2h`, durations (1h30m).
 
-Wall-clock times are in the terminal's zone. A time that a daylight-saving change skips or repeats is refused with
+Wall-clock times are in the zone of `zone`. A time that a daylight-saving change skips or repeats is refused with
 advice on what to write instead, so that nobody is booked an hour off. Called by book, extend, explain and get.
 """
 
-import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from pathlib import Path
+from calendar import day_name
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import typer
 
 from lcm.cli.output import render
+from lcm.cli.output.zone import Zone
 
 _LENGTH: Final = re.compile(r"(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,7})m)?")
-_CLOCK: Final = re.compile(r"(?:(today|tomorrow) )?([0-9]{1,2}):([0-9]{2})")
+_WORDY_LENGTH: Final = re.compile(r"([0-9]{1,5}) ?(minutes?|mins?|hours?|days?|weeks?)")
+_UNIT_MINUTES: Final = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
+_TIME_OF_DAY: Final = r"([0-9]{1,2})(?::([0-9]{2}))? ?(am|pm)?"
+_CLOCK: Final = re.compile(rf"(?:(?:on )?(today|tomorrow|(?:next )?[a-z]{{3,9}}) )?(?:at )?{_TIME_OF_DAY}")
 _DATED: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? ?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-_FORMS: Final = "write 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h or 2026-12-01T09:00Z"
+_FORMS: Final = "write 2026-12-01 09:00, 09:00, tomorrow 9am, tue 14:30, next tuesday 9:00, in 2h or 2026-12-01T09:00Z"
+WEEKDAYS: Final = {word: number for number, name in enumerate(map(str.lower, day_name)) for word in (name, name[:3])}
+"""The number of each weekday by its name, long and short; Monday is 0."""
+_HALF_DAY: Final = 12
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
-_LOCALTIME: Final = Path("/etc/localtime")
-_TIMEZONE_FILE: Final = Path("/etc/timezone")
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """A time zone. Without `rules` it is the system's own zone, whose name is unknown."""
-
-    name: str
-    rules: tzinfo | None
-
-    def local(self, moment: datetime) -> datetime:
-        """Return the wall-clock time at a moment; a moment at the very end of time stays as it was written."""
-        try:
-            return moment.astimezone(self.rules)
-        except OverflowError:
-            return moment
-
-    def moments(self, wall: datetime) -> tuple[datetime, ...]:
-        """Return the moments at which clocks show a time: usually one; none or two around a daylight-saving change."""
-        both = (wall.replace(tzinfo=self.rules, fold=fold).astimezone(UTC) for fold in (0, 1))
-        return tuple(dict.fromkeys(one for one in both if self.local(one).replace(tzinfo=None, fold=0) == wall))
-
-    def midnight(self, day: date) -> datetime:
-        """Return the moment at which a day begins."""
-        return datetime.combine(day, time(), self.rules).astimezone(UTC)
-
-
-def find_zone(name: str) -> Zone:
-    """Find a zone by its name; an unknown name is wrong usage."""
-    try:
-        return Zone(name, ZoneInfo(name))
-    except (KeyError, ValueError, OSError) as error:
-        raise typer.BadParameter(
-            f"{name!r} is not a time zone; use a name such as Europe/Berlin", param_hint="--time-zone"
-        ) from error
-
-
-def terminal_zone(environment: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME) -> Zone:
-    """Find the zone of the terminal's clock: from TZ if it is set, else from the system."""
-    zone = environment.get("TZ")
-    name = _system_zone_name(localtime) if zone is None else zone.removeprefix(":")
-    try:
-        return Zone(name or "UTC", ZoneInfo(name or "UTC")) if name is not None else Zone("", None)
-    except (KeyError, ValueError, OSError):
-        return Zone("", None)  # for example CET-1CEST, which only the system can interpret
-
-
-def _system_zone_name(localtime: Path) -> str | None:
-    """Return the name of the system's zone, "" for UTC; None when it has rules without a name."""
-    if not localtime.exists():
-        return ""
-    _, found, name = str(localtime.resolve()).rpartition("zoneinfo/")
-    if found:
-        return name
-    return _TIMEZONE_FILE.read_text().strip() or None if _TIMEZONE_FILE.exists() else None
 
 
 def parse_moment(text: str, now: datetime, zone: Zone, hint: str = "--at", *, whole_days: bool = False) -> datetime:
     """Parse a moment; with `whole_days` a date alone means its beginning."""
     words = " ".join(text.split())
-    if words.startswith("+"):
-        return _round_up_to_minute(now + timedelta(minutes=parse_minutes(words[1:], hint)))
-    if words.lower() == "now":
+    said = words.lower()
+    if said.startswith(("+", "in ")):
+        length = said.removeprefix("+").removeprefix("in ").strip()
+        return _round_up_to_minute(now + timedelta(minutes=_parse_wordy_minutes(length, hint)))
+    if said == "now":
         return now
-    if found := _CLOCK.fullmatch(words.lower()):
-        return _resolve_clock_time(found[1], _parse_time(text, hint, found[2], found[3]), now, zone, hint)
+    if (found := _CLOCK.fullmatch(said)) and (found[3] or found[4]) and _is_day(found[1]):
+        clock = _parse_time(text, hint, _hour_of_day(text, hint, found[2], found[4]), found[3])
+        local = zone.local(now)
+        day = local.date() + _days_ahead(found[1], clock, local) * _DAY
+        return _single_moment(datetime.combine(day, clock), zone, hint)
     if (found := _DATED.fullmatch(words)) and (found[2] or whole_days):
         return _resolve_dated_time(text, found, zone, hint)
     raise typer.BadParameter(f"{text!r} is not a time; {_FORMS}", param_hint=hint)
@@ -114,6 +66,12 @@ def parse_minutes(text: str, hint: str) -> int:
     if not (total := (days * 24 + hours) * 60 + minutes):
         raise typer.BadParameter("must be at least one minute", param_hint=hint)
     return total
+
+
+def _parse_wordy_minutes(text: str, hint: str) -> int:
+    """Parse a duration that may be said in words: `2 hours`."""
+    found = _WORDY_LENGTH.fullmatch(text)
+    return int(found[1]) * _UNIT_MINUTES[found[2][0]] if found and int(found[1]) else parse_minutes(text, hint)
 
 
 def format_minutes(minutes: int) -> str:
@@ -150,14 +108,31 @@ def format_for_paste(moment: datetime, zone: Zone) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _resolve_clock_time(day: str | None, clock: time, now: datetime, zone: Zone, hint: str) -> datetime:
-    today = zone.local(now).date()
-    if day == "tomorrow":
-        return _single_moment(datetime.combine(today + _DAY, clock), zone, hint)
-    wall = datetime.combine(today, clock)
-    if day == "today" or wall > zone.local(now).replace(tzinfo=None):
-        return _single_moment(wall, zone, hint)
-    return _single_moment(wall + _DAY, zone, hint)
+def _is_day(said: str | None) -> bool:
+    return said in {"today", "tomorrow", None} or (said or "").removeprefix("next ") in WEEKDAYS
+
+
+def _days_ahead(said: str | None, clock: time, now: datetime) -> int:
+    """Return in how many days a time of day is meant: on the day that was said, else when clocks show it next.
+
+    A weekday is the next of its name on which the time is not over; after `next` it is a day after today.
+    """
+    passed = datetime.combine(now.date(), clock) <= now.replace(tzinfo=None)
+    if said in {"today", "tomorrow", None}:
+        return int(said == "tomorrow" or (said is None and passed))
+    assert said is not None, "the rest are weekdays"
+    word = said.removeprefix("next ")
+    days = (WEEKDAYS[word] - now.weekday()) % 7
+    return days or (7 if passed or word != said else 0)
+
+
+def _hour_of_day(text: str, hint: str, hour: str, half: str | None) -> str:
+    """Return an hour of 24; with am or pm, an hour that clocks with hands do not show is wrong usage."""
+    if half is None:
+        return hour
+    if not 1 <= int(hour) <= _HALF_DAY:
+        raise typer.BadParameter(f"{text!r} is not a time of day; {_FORMS}", param_hint=hint)
+    return str(int(hour) % _HALF_DAY + (_HALF_DAY if half == "pm" else 0))
 
 
 def _resolve_dated_time(text: str, found: re.Match[str], zone: Zone, hint: str) -> datetime:

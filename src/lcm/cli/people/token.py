@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
@@ -11,11 +12,15 @@ import typer
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.command import LeafCommand, make_group
+from lcm.cli.output.exit_codes import Misspelt
 from lcm.cli.output.options import ContextName
 from lcm.model.access.identity import Role
+from lcm.model.base.errors import Refused
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lcm.control.plane.transport import ApiConnection
     from lcm.control.plane.wire import TokenInfo
     from lcm.model.access.identity import AccessToken
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 _PATH: Final = "/api/tokens"
 _NEVER: Final = "never"
 _HEADINGS: Final = ("ID", "NAME", "ROLE", "KIND", "AGE", "EXPIRES", "CREATED BY")
+_RANKS: Final = {"EXPIRES": 1, "ROLE": 2, "KIND": 3, "AGE": 4, "CREATED BY": 5}
 
 app = make_group("token", "Create, list and revoke tokens.")
 Name = Annotated[
@@ -41,7 +47,11 @@ Offline = Annotated[
     bool, typer.Option("--offline", help="Create the first token directly in the store, without an API.")
 ]
 Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="With --offline: folder of the store.")]
-Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of tokens, as shown by `lcm token list`.")]
+Ids = Annotated[
+    list[str],
+    typer.Argument(metavar="ID|NAME…", help="Ids of tokens, as shown by `lcm token list`; or the name of who uses it."),
+]
+All = Annotated[bool, typer.Option("--all", help="With a name: all tokens and browser sessions of that name.")]
 
 
 @app.command(cls=LeafCommand)
@@ -77,19 +87,36 @@ def list_(context: ContextName = None) -> None:
     from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
 
     found = connection.request("GET", _PATH, TokenList, context)
-    table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now())
+    table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now(), whole=("ID",), ranks=_RANKS)
 
 
 @app.command(cls=LeafCommand)
-def revoke(ids: Ids, context: ContextName = None) -> None:
+def revoke(ids: Ids, *, every: All = False, context: ContextName = None) -> None:
     """Revoke tokens at once, and end the streams that they opened."""
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
+    from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
 
     async def work(line: "ApiConnection") -> None:
-        for one in ids:
+        known = read_answer(await line.request("GET", _PATH), TokenList).items
+        for one in dict.fromkeys(id_ for word in ids for id_ in _find_ids(word, known, every=every)):
             await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
             render.print_line(f"token {render.sanitize(one)} revoked")
 
     connection.with_connection(work, context)
+
+
+def _find_ids(word: str, known: "Sequence[TokenInfo]", *, every: bool) -> list[str]:
+    """Return the ids that an id or a name means; raise Misspelt if there is none, Refused if a name means several."""
+    if word in {one.id for one in known}:
+        return [word]
+    found = [one.id for one in known if one.name == word]
+    if not found:
+        close = get_close_matches(word, sorted({one.name for one in known}), n=1)
+        remedy = f"did you mean {close[0]}?" if close else "`lcm token list` lists them"
+        raise Misspelt(f"there is no token {word}, by id or name; {remedy}")
+    if len(found) > 1 and not every:
+        raise Refused(f"{word} has {len(found)} tokens: {', '.join(found)}; name the ids, or add --all")
+    return found
 
 
 def _make_offline(

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
-from lcm.cli.output.render import print_line, print_message
+from lcm.cli.output.render import format_second, print_line, print_message
 from lcm.cli.server.up import Data, with_options
 from lcm.compose.api import open_store
 from lcm.compose.outside import artifact_store, artifacts_folder
@@ -209,7 +209,7 @@ async def _restore_files(settings: Settings, file: Path) -> None:
 async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
     contents = await files.inspect_backup(file)
     print_line(f"{file}: {_describe_contents(contents)}")
-    print_line(f"  taken {contents.header.taken_at:%Y-%m-%d %H:%M:%S} UTC of epoch {contents.header.epoch}")
+    print_line(f"  taken {format_second(contents.header.taken_at)} of epoch {contents.header.epoch}")
     async with AsyncExitStack() as undo:
         if settings.engine == "sqlite":
             undo.enter_context(claim_folder(settings.data_dir, alone=True))

@@ -1,12 +1,13 @@
 """What `lcm up` does around its start: first documents, the local context, and the greeting. Called by `up`.
 
 `--first PATH` applies documents once to a new folder before any controller acts, as `lcm apply` would; a folder that
-is not new stays as it is. Several `lcm up` may run at once, each on its own folder: none takes over the context of
-another that still answers, nor one that a person made. The token of each folder is remembered for its next start.
+is not new stays as it is. Several `lcm up` may run, each on its own folder and with a context of its own: none takes
+over the context of another, nor one that a person made. The token of each folder is remembered for its next start.
 """
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -48,6 +49,7 @@ ADMIN: Final = "local-admin"
 _ADMIN_CALLER: Final = Caller(name=ADMIN, role=Role.ADMIN)
 _MADE_BY: Final = "lcm up"
 _ANSWER_SECONDS: Final = 1.0
+_LONGEST_WORD: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +59,76 @@ class LocalContext:
     name: str
     current: bool
     """False while another local system answers: commands in other terminals are meant for that one."""
+    previous: str | None = None
+    """The context that was current until now, if it was another."""
 
 
 async def write_local_context(running: RunningApi, folder: Path) -> LocalContext:
-    """Write a context for this system: with the previous token if this store knows it, else with a new one."""
+    """Write this folder's context: with the previous token if this store knows it, else with a new one."""
     place, book = _folder_key(folder), connection.read_contexts()
     token = _find_token(running, book, place) or await _make_token(running)
     entry = StoredContext(running.url, token.reveal())
-    kept = await _choose_name(book, entry, book.own.get(place))
-    connection.change_contexts(
-        lambda latest: msgspec.structs.replace(
+    taken = await _is_current_elsewhere(book, place, entry)
+    written: list[LocalContext] = []
+
+    def edit(latest: ContextsFile) -> ContextsFile:
+        latest = _without_lost_folders(latest, place)
+        name = _choose_name(latest, place, entry)
+        previous = latest.current if latest.current != name else None
+        made = LocalContext(name, current=not taken or latest.current is None, previous=previous)
+        written[:] = [made]
+        return msgspec.structs.replace(
             latest,
-            current=kept.name if kept.current or not latest.current else latest.current,
-            contexts={**latest.contexts, kept.name: entry},
+            current=name if made.current else latest.current,
+            contexts={**latest.contexts, name: entry},
             own={**latest.own, place: entry},
         )
-    )
-    return kept
+
+    connection.change_contexts(edit)
+    return written[0]
 
 
 def _folder_key(folder: Path) -> str:
     return str(folder.absolute())
 
 
-async def _choose_name(book: ContextsFile, entry: StoredContext, last: StoredContext | None) -> LocalContext:
-    """Choose a name that is free, was ours, or belongs to a local system that no longer answers."""
-    taken = False
-    for name in _candidate_names(entry.url):
-        there = book.contexts.get(name)
-        if there is None or there == last or there.url == entry.url or there.token == entry.token:
-            return LocalContext(name, current=not taken)
-        if there in book.own.values():
-            if not await _is_answering(there.url):
-                return LocalContext(name, current=not taken)
-            taken = True
-    raise AssertionError("names do not end")
+def _without_lost_folders(book: ContextsFile, place: str) -> ContextsFile:
+    """Return the contexts without those of folders that are no longer there."""
+    lost = {one: entry for one, entry in book.own.items() if one != place and not Path(one).exists()}
+    kept = {name: entry for name, entry in book.contexts.items() if entry not in lost.values()}
+    return msgspec.structs.replace(
+        book,
+        current=book.current if book.current in kept else None,
+        contexts=kept,
+        own={one: entry for one, entry in book.own.items() if one not in lost},
+    )
 
 
-def _candidate_names(url: str) -> Iterator[str]:
+def _choose_name(book: ContextsFile, place: str, entry: StoredContext) -> str:
+    """Return the name that this folder's context has, else one that nobody uses: no context is taken over."""
+    own = book.own.get(place)
+    for name, there in book.contexts.items():
+        if there == own or there.token == entry.token:
+            return name
+    return next(name for name in _candidate_names(place) if name not in book.contexts)
+
+
+def _candidate_names(place: str) -> Iterator[str]:
+    """Yield names for a folder's context: `local`, then one after the folder, or after the one that it is in."""
     yield NAME
-    yield (here := f"{NAME}-{urlsplit(url).port}")
+    path = Path(place)
+    word = path.name if not path.name.startswith(".") and path.name != "data" else path.parent.name
+    here = f"{NAME}-{re.sub(r'[^a-z0-9]+', '-', word.lower()).strip('-')[:_LONGEST_WORD] or 'data'}"
+    yield here
     yield from (f"{here}-{number}" for number in count(2))
+
+
+async def _is_current_elsewhere(book: ContextsFile, place: str, entry: StoredContext) -> bool:
+    """Return whether the current context is that of another local system, which answers."""
+    current = book.contexts.get(book.current or "")
+    if current is None or current == book.own.get(place) or current not in book.own.values():
+        return False
+    return current.url != entry.url and await _is_answering(current.url)
 
 
 async def _is_answering(url: str) -> bool:
@@ -228,10 +259,12 @@ _STEPS_WITH_EXAMPLES: Final[NextSteps] = (
 
 
 async def print_greeting(
-    it: EmbeddedProcess, settings: Settings, kept: LocalContext, first: FirstDocuments | None
+    it: EmbeddedProcess, settings: Settings, kept: LocalContext, first: FirstDocuments | None, log_file: Path | None
 ) -> None:
     """Print what runs, and what can be done with it."""
-    rows = await _greeting_rows(it, settings, kept, first)
+    rows = [*await _greeting_rows(it, settings, kept, first)]
+    if log_file:
+        rows.append(("log", [str(log_file), "`--log` prints it here instead"]))
     render.print_line(f"Lablet Cloud Manager {metadata.version('lablet-cloud-manager')} runs at {it.running.url}")
     for label, lines in rows:
         _print_row(label, lines)
@@ -249,7 +282,10 @@ async def _greeting_rows(
     state = await scan_all(it.running.store, "")
     keys = f"{len(state.entries)} keys, revision {state.revision}, epoch {it.running.store.epoch}"
     lcm = _program_name()
-    use = "which is now current" if kept.current else f"for `{lcm} context use {kept.name}`: another system is running"
+    before = f", in place of {kept.previous!r}" if kept.previous else ""
+    use = f"which is now current{before}"
+    if not kept.current:
+        use = f"while {kept.previous!r}, which is running, stays current; `{lcm} context use {kept.name}` changes that"
     rows = [
         ("data", [f"{(settings.data_dir / STORE_FILE).absolute()}", keys]),
         ("allocator", [_free_resources(it)]),

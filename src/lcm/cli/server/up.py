@@ -17,8 +17,10 @@ import typer
 
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.render import print_line
+from lcm.cli.output.screen import can_redraw
 from lcm.cli.server import greeting
 from lcm.cli.server.greeting import FirstDocuments, print_greeting, read_first_documents
+from lcm.cli.server.status_line import keep_status_line
 from lcm.compose.outside import AWS, aws_identity
 from lcm.compose.process import UP_PORT, BeforeStart, EmbeddedProcess, run_embedded
 from lcm.control.plane.protocol import Plane
@@ -31,6 +33,7 @@ from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.sim.cml.pace import FASTEST
 from lcm.system import log
+from lcm.system.clock import SystemClock
 from lcm.system.tasks import stop_on_signals
 
 
@@ -93,7 +96,7 @@ _QUESTION = "Launch, stop and terminate machines in this account?"
 async def confirm_aws(it: EmbeddedProcess, *, settings: Settings, yes: bool) -> None:
     """Print the account, the region and the highest possible cost; raise Refused unless somebody agrees."""
     who = await aws_identity(settings)
-    found = await list_cost_shares(it.running.control.plane_for(_AWS_READER), it.running.control.fleet.prices)
+    found = await list_cost_shares(it.running.control.plane_for(_READER), it.running.control.fleet.prices)
     searched = ", ".join(settings.worker_discovery_regions)
     print_line(f"AWS account {who.account}, as {who.arn}")
     print_line(f"  region    {settings.aws_region}; machines are searched for in {searched}")
@@ -111,7 +114,7 @@ async def confirm_aws(it: EmbeddedProcess, *, settings: Settings, yes: bool) -> 
         raise Refused("nothing was done; leave out --cloud aws to simulate everything")
 
 
-_AWS_READER = Caller(name="lcm up", role=Role.ADMIN)
+_READER = Caller(name="lcm up", role=Role.ADMIN)
 
 
 class CloudName(StrEnum):
@@ -147,6 +150,9 @@ FirstPaths = Annotated[
 ]
 
 
+ShowLog = Annotated[bool, typer.Option("--log", help="Print the log here instead of writing it to a file.")]
+
+
 def up(
     port: Port = None,
     data: Data = None,
@@ -154,19 +160,21 @@ def up(
     cloud: Cloud = None,
     paths: FirstPaths = None,
     *,
+    show_log: ShowLog = False,
     yes: Yes = False,
 ) -> None:
     """Run everything in this process until Ctrl-C: API, controllers, data in a folder, and a simulated cloud."""
     if speed is not None and speed <= 0:
         raise typer.BadParameter("must be above 0", param_hint="--speed")
     settings = with_options(load.load_settings(), port=port, data_dir=data, cloud=cloud and cloud.value)
-    log.configure_logging(settings.log_level)
+    file = None if show_log else (settings.data_dir / log.LOG_FILE).absolute()
+    log.configure_logging(settings.log_level, file)
     if settings.cloud == AWS:
         _refuse_on_aws(speed, paths)
-        asyncio.run(_run_until_stopped(settings, None, partial(confirm_aws, settings=settings, yes=yes), None))
+        asyncio.run(_run_until_stopped(settings, None, partial(confirm_aws, settings=settings, yes=yes), None, file))
     else:
         documents = read_first_documents(paths or ())
-        asyncio.run(_run_until_stopped(settings, speed, documents, documents))
+        asyncio.run(_run_until_stopped(settings, speed, documents, documents, file))
 
 
 def _refuse_on_aws(speed: float | None, paths: list[str] | None) -> None:
@@ -185,12 +193,19 @@ def with_options(settings: Settings, **options: object) -> Settings:
 
 
 async def _run_until_stopped(
-    settings: Settings, speed: float | None, before: BeforeStart | None, documents: FirstDocuments | None
+    settings: Settings,
+    speed: float | None,
+    before: BeforeStart | None,
+    documents: FirstDocuments | None,
+    log_file: Path | None,
 ) -> None:
     stop = stop_on_signals()
     async with run_embedded(settings, speed=speed, before=before) as it:
         kept = await greeting.write_local_context(it.running, settings.data_dir)
-        await print_greeting(it, settings, kept, documents)
+        await print_greeting(it, settings, kept, documents, log_file)
+        if log_file and can_redraw():
+            plane = it.running.control.plane_for(_READER)
+            it.running.parts.start("status line", keep_status_line(plane, SystemClock()))
         await it.running.parts.wait_until(stop)
         print_line("Stopping.")
     print_line("Stopped; everything is on disk.")

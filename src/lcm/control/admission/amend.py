@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.plane.protocol import R
-from lcm.model.access.identity import SEES_ALL, Caller
+from lcm.model.access.identity import SEES_ALL, Caller, Role
 from lcm.model.base.errors import Fault, Forbidden, Invalid
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.definition import FIXED_PER_VERSION, LabletDefinition, LabletDefinitionSpec
@@ -39,7 +39,7 @@ def amend(stored: R, wanted: R, *, caller: Caller) -> R:
         generation=ours.generation + (spec != stored.spec),
     )
     new = msgspec.structs.replace(stored, metadata=metadata, spec=spec)
-    if faults := list(_immutable_faults(stored, new)):
+    if faults := [*_immutable_faults(stored, new), *_pool_faults(stored, new, caller)]:
         raise Invalid(*faults)
     return without_retry(stored, new)
 
@@ -127,6 +127,26 @@ def _immutable_faults(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - 
         case LabWorker() if _may_have_machine(old):
             remedy = "delete the worker and make another"
             yield from _change_faults("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
+
+
+def _pool_faults(old: Any, new: Any, caller: Caller) -> Iterator[Fault]:  # noqa: ANN401 - likewise
+    stopped = isinstance(old, LabWorker) and new.spec.wanted_state == "stopped"
+    if stopped and caller.role is not Role.SERVICE and (fault := pool_fault(old)):
+        yield fault
+
+
+def pool_fault(worker: LabWorker) -> Fault | None:
+    """Return why a person cannot stop a worker, and what to do instead; None if it can be stopped, or is already.
+
+    A pool starts and pauses its workers by what is booked on them: it would undo it.
+    """
+    owner, name = worker.metadata.owner, worker.metadata.name
+    free = owner is None or owner.kind != LabWorkerPool.__name__ or worker.metadata.deletion_timestamp is not None
+    if free or owner is None or worker.spec.wanted_state == "stopped":
+        return None
+    problem = f"{name} belongs to pool {owner.name}, which starts its workers by what is booked and would undo it"
+    remedy = f"lower min_workers of {owner.name} to have fewer machines, or drain {name} to take it out of service"
+    return Fault("spec.wanted_state", problem, remedy)
 
 
 def _may_have_machine(worker: LabWorker) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.admission.amend import without_retry
+from lcm.control.admission.amend import pool_fault, without_retry
 from lcm.control.objects.records import kind_of
 from lcm.control.objects.steps import take_plane_step
 from lcm.control.plane.protocol import (
@@ -149,6 +149,8 @@ def _refuse_impossible(worker: LabWorker, action: WorkerAction) -> None:
         raise _illegal_step(worker, action, _ENDED)
     if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause):
         raise Refused(f"{worker.metadata.name} is being deleted")
+    if isinstance(action, Pause) and (fault := pool_fault(worker)):
+        raise Refused(f"{fault.problem}; {fault.remedy}")
     if (instead := _why_not(worker.status.phase, action)) is not None:
         raise _illegal_step(worker, action, instead)
 

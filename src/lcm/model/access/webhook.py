@@ -122,7 +122,7 @@ class WebhookPolicy:
         addresses = [_parse_address(answer) for answer in answers]
         for address in addresses:
             if not self.permits(address):
-                raise Refused(f"{address} is not an address that webhooks may reach")
+                raise Refused(f"{address} is not an address that webhooks may reach; WEBHOOK_NETWORKS allows networks")
         return addresses
 
     def parse_url(self, url: str) -> WebhookTarget:
@@ -139,7 +139,8 @@ class WebhookPolicy:
         if scheme not in _DEFAULT_PORTS:
             _refuse(f"{scheme} is not the web", "write https://…")
         if scheme == "http" and not self.plain_http:
-            _refuse("plain http shows everybody the events", "use https, or let the configuration allow http")
+            remedy = "use https, or allow http with WEBHOOK_HTTP_ALLOWED=true in the settings of the API"
+            _refuse("plain http shows everybody the events", remedy)
         host, port = _parse_authority(found["authority"], _DEFAULT_PORTS[scheme])
         self._check_host(host)
         target = found["target"]
@@ -152,7 +153,7 @@ class WebhookPolicy:
         else:
             known = [ip_address(host)] if is_address(host) else []
         if known and not any(map(self.permits, known)):
-            remedy = "use one on the public internet, or let the configuration allow its network"
+            remedy = "use one on the public internet, or add its network to WEBHOOK_NETWORKS in the settings of the API"
             _refuse(f"{host} is not an address that webhooks may reach", remedy)
 
 

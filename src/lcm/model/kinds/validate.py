@@ -229,7 +229,18 @@ def _remedy_for(hint: Any) -> str:  # noqa: ANN401 - likewise
         return f"use {_list_options([one.value for one in inner])}"
     if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
         return f"write an object with {', '.join(inner.__struct_encode_fields__)}"
-    return _REMEDIES.get(inner, "see the documentation of this field") if isinstance(inner, type) else "write a list"
+    known = _REMEDIES.get(inner, "see the documentation of this field") if isinstance(inner, type) else "write a list"
+    return f"{known}{_range_of(hint)}" if inner in (int, float) else known
+
+
+def _range_of(hint: Any) -> str:  # noqa: ANN401 - likewise
+    """Return the range of a number in words; "" if it has no bounds."""
+    metas = _metas(hint)
+    least = next((one.ge for one in metas if one.ge is not None), None)
+    most = next((one.le for one in metas if one.le is not None), None)
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    return f", at least {least}" if least is not None else f", at most {most}" if most is not None else ""
 
 
 def _metas(hint: Any) -> list[msgspec.Meta]:  # noqa: ANN401 - likewise

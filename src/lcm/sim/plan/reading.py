@@ -31,7 +31,7 @@ from lcm.sim.plan.slots import (
     parse_whole_number,
     sessions_of,
 )
-from lcm.sim.plan.timetable import SessionRequest, Timetable, check_timetable
+from lcm.sim.plan.timetable import SessionRequest, Timetable, check_timetable, track_of_place
 
 _COLUMNS: Final = ("definition", "start", "end", "minutes", "count", "track", "owner")
 _MOST_ROWS: Final = 20_000
@@ -240,7 +240,8 @@ def _promised_sessions(live: LiveSystem, now: datetime, tracks: dict[str, str]) 
         spec, status = session.spec, session.status
         if status.phase in SESSION_MACHINE.final or spec.definition not in tracks:
             continue
-        track = spec.lab_track or tracks[spec.definition]
+        served = track_of_place(live.pools, status.seat, session.metadata.namespace)
+        track = spec.lab_track or tracks[spec.definition] or served
         until = status.ends_at or spec.timeslot_end
         if until is None and spec.duration_minutes is not None:
             yield SessionRequest(
@@ -265,7 +266,9 @@ def _held_reservations(live: LiveSystem, now: datetime, tracks: dict[str, str]) 
         for held in one.status.held:
             if held.session is None and spec.definition in tracks:
                 end = held.claim.end - CLEAN_UP_TIME
-                name, track = f"{one.metadata.name}-{held.number}", spec.lab_track or tracks[spec.definition]
+                name = f"{one.metadata.name}-{held.number}"
+                served = track_of_place(live.pools, held.seat, one.metadata.namespace)
+                track = spec.lab_track or tracks[spec.definition] or served
                 yield from _remaining_slot(name, spec.definition, track, end - long, end, now)
 
 

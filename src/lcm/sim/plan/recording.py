@@ -18,6 +18,7 @@ from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
+from lcm.sim.plan.timetable import track_of_place
 
 _MINUTE: Final = timedelta(minutes=1)
 _LONG_BEFORE: Final = timedelta(hours=2)
@@ -106,7 +107,7 @@ def _session_row(history: History, session: LabletSession, labs: Mapping[str, Ma
     extended = [{"at": _format_moment(at), "minutes": more} for at, more in _extensions_of(history, session)]
     return {
         "definition": labs[spec.definition]["name"],
-        "track": spec.lab_track or labs[spec.definition]["track"],
+        "track": _track_of(history, session),
         **({"at": _format_moment(spec.timeslot_start)} if spec.timeslot_start else {}),
         "for": f"{_booked_minutes(session)}m",
         **({"owner": spec.owner} if spec.owner else {}),
@@ -129,8 +130,11 @@ def _booked_at(history: History, session: LabletSession) -> datetime | None:
 
     A reserved session was booked by its reservation.
     """
-    made = _created_at(session)
-    if session.spec.reservation_id:
+    made, owner = _created_at(session), session.metadata.owner
+    if owner is not None and owner.kind == Reservation.__name__:
+        known = {one.metadata.uid: one.metadata.created_at for one in history.reservations}
+        made = known.get(owner.uid) or history.since - _LONG_BEFORE
+    elif session.spec.reservation_id:
         named = {one.metadata.name: one.metadata.created_at for one in history.reservations}
         named |= {one.metadata.uid: one.metadata.created_at for one in history.reservations}
         made = named.get(session.spec.reservation_id) or history.since - _LONG_BEFORE
@@ -180,9 +184,17 @@ def _labs(history: History, sessions: Sequence[LabletSession]) -> dict[str, dict
         short = family if families.count(family) == 1 else name.replace(":", "-")
         definition = known.get(name)
         needs = _declared_needs(definition) if definition else None
-        track = session.spec.lab_track or (definition.spec.lab_track if definition else "") or _NO_TRACK
-        found[name] = {"name": short, "track": track, **(needs or _claimed_needs(session))}
+        found[name] = {"name": short, "track": _track_of(history, session), **(needs or _claimed_needs(session))}
     return found
+
+
+def _track_of(history: History, session: LabletSession) -> str:
+    """Return the track of a session, else of its definition, else of the pool that served it."""
+    templates = {(one.metadata.namespace, one.metadata.name) for one in history.templates}
+    pools = [one for one in history.pools if (one.metadata.namespace, one.spec.template) in templates]
+    lab = next((one.spec.lab_track for one in history.definitions if one.metadata.name == session.spec.definition), "")
+    served = track_of_place(pools, session.status.seat, session.metadata.namespace)
+    return session.spec.lab_track or lab or served or _NO_TRACK
 
 
 def _declared_needs(definition: LabletDefinition) -> dict[str, Any] | None:

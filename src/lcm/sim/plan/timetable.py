@@ -1,6 +1,6 @@
 """What is planned, as values: labs, pools of machines, and who wants which lab when. Made by `sim.plan.reading`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -10,6 +10,7 @@ import msgspec
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.session import Seat
 from lcm.model.money.prices import SHIPPED_PRICES, declared_capacity
 
 MOST_SESSIONS: Final = 20_000
@@ -78,6 +79,16 @@ def price_of(timetable: Timetable, template: WorkerTemplate) -> Decimal | None:
     aws = template.spec.worker.aws
     said = template.spec.price_per_hour_usd
     return said if said is not None else timetable.hourly(aws.region, aws.instance_type)
+
+
+def track_of_place(pools: Sequence[LabWorkerPool], seat: Seat | None, namespace: str) -> str:
+    """Return the track of the pool that serves a booking without a track; "" without pools.
+
+    It is that of its planned worker. Any pool may serve a booking without one: the first by name is taken.
+    """
+    own = [one for one in pools if seat and (one.metadata.namespace, one.metadata.name) == (namespace, seat.pool)]
+    others = sorted(pools, key=lambda one: (one.metadata.namespace != namespace, one.metadata.name))
+    return next((one.spec.lab_track for one in (*own, *others)), "")
 
 
 def check_timetable(timetable: Timetable) -> Timetable:
