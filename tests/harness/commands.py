@@ -209,6 +209,7 @@ OURS = {
     "OIDC_ROLES": Set("lab-ops=operator,staff=author", "lab-ops=operator,staff=author"),
     "OIDC_DEFAULT_ROLE": Set("user", "user"),
     "OIDC_LEEWAY_SECONDS": Set("30", "30"),
+    "OIDC_OUTLIVE_HOURS": Set("12", "12"),
     "AUDIT_RETENTION_DAYS": Set("365", "365"),
     "SESSION_LINGER_HOURS": Set("48", "48"),
     "SESSION_ARCHIVE_DAYS": Set("90", "90"),

@@ -90,6 +90,7 @@ RoleGrant = Annotated[
 ]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
+OutliveHours = Annotated[int, msgspec.Meta(ge=0, le=8760, description="whole hours from 0 to 8760")]
 Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
 
 
@@ -162,6 +163,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         GrantedRole | None, "role of callers without a listed value; if not set, they are refused"
     ] = None
     oidc_leeway_seconds: Annotated[Leeway, "how far the issuer's clock may be from ours"] = 60
+    oidc_outlive_hours: Annotated[
+        OutliveHours, "hours by which tokens and browser sessions made with an issuer's token may outlive it"
+    ] = 0
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
     session_linger_hours: Annotated[Hours, "hours after its end at which a session moves to the archive"] = 24

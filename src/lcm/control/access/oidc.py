@@ -72,6 +72,8 @@ class IssuerTrust:
     """The role of callers without any of these values; None refuses them."""
     leeway: timedelta = timedelta(seconds=60)
     """How far the issuer's clock may differ from ours."""
+    outlive: timedelta = timedelta(0)
+    """For how long what is made with a token may outlive it."""
 
     def __post_init__(self) -> None:
         if faults := list(_trust_faults(self)):
@@ -201,6 +203,8 @@ class VerifiedCaller:
 
     caller: Caller
     expires_at: datetime
+    bound: datetime
+    """When everything that is made with the token ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,8 @@ class Verifier:
         caller = caller_of(read.claims, self._trust)
         if isinstance(caller, TokenRefusal):
             return caller
-        return VerifiedCaller(caller, datetime.fromtimestamp(read.claims["exp"], UTC) + self._trust.leeway)
+        until = datetime.fromtimestamp(read.claims["exp"], UTC) + self._trust.leeway
+        return VerifiedCaller(caller, until, until + self._trust.outlive)
 
     async def _check_signature(self, read: _ParsedToken) -> TokenRefusal | None:
         keys = await self._keys.find(read.kid, read.algorithm)
