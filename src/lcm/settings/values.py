@@ -81,6 +81,9 @@ Uri = Annotated[str, _text_meta(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such a
 EnvPattern = Annotated[
     str, _text_meta(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "a variable's name, in which * stands for any part")
 ]
+AwsPattern = Annotated[
+    str, _text_meta(r"[A-Za-z0-9/_+=.@:*?-]+", "a secret's name in AWS, or its ARN, in which * stands for any part")
+]
 GrantedRole = Literal["admin", "operator", "author", "user"]
 RoleGrant = Annotated[
     str,
@@ -148,6 +151,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     )
     secret_file_dirs: Annotated[tuple[Path, ...], "folders from which file: in a document may read"] = (
         Path("/run/secrets"),
+    )
+    secret_aws_allowed: Annotated[tuple[AwsPattern, ...], "secrets that aws: in a document may name"] = (
+        "lcm/*",
+        "lcm-*",
     )
 
     oidc_issuer: Annotated[Url | None, "issuer whose tokens are accepted, as they name it in `iss`"] = None

@@ -275,8 +275,8 @@ AUDIT_ROUTES: Final[tuple[Route, ...]] = (
 
 
 async def _seal_secret(request: Request) -> Answer:
-    text = Secret((await request.read(ClearText)).text)
-    return json_answer(SealedText(sealed=request.shared.core.sealing.seal_text(text)))
+    wish = await request.read(ClearText)
+    return json_answer(SealedText(sealed=request.shared.core.sealing.seal_text(Secret(wish.text), wish.use)))
 
 
 async def _rotate_keys(request: Request) -> Answer:

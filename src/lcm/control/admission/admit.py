@@ -236,7 +236,7 @@ class Admission:
 
         A caller that passes `found` has also checked that the object's unique key is free.
         """
-        resource = self.sealing.keep_sealed(None, resource)
+        resource = self.sealing.keep_sealed(None, resource, copies=self.writer.caller.role in SERVICE)
         wanted = reference_of(resource)
         target = check_document(resource, wanted, await self._find_targets(wanted, found))
         self._check_reach(resource)

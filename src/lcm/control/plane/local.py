@@ -37,7 +37,8 @@ from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Ext
 from lcm.control.telemetry import observations
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
-from lcm.model.access.identity import SEES_ALL, Caller, Verb
+from lcm.model.access.identity import SEES_ALL, Caller, Role, Verb
+from lcm.model.access.secret import show_fingerprints
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
 from lcm.model.base.errors import Conflict, Fault, Invalid
@@ -187,7 +188,7 @@ class LocalPlane(Plane):
     async def get(self, ref: Ref[R]) -> R | None:
         self._writer.require_permission(Verb.READ, ref.kind)
         record = await self._writer.find_anywhere(ref)
-        return record.resource if record else None
+        return self._show(record.resource) if record else None
 
     async def list(
         self,
@@ -200,7 +201,8 @@ class LocalPlane(Plane):
         archived: bool = False,
     ) -> Listing[R]:
         self._writer.require_permission(Verb.READ, kind)
-        return await list_page(self._writer, ListRequest(kind, namespace, where, limit, archived), cursor)
+        page = await list_page(self._writer, ListRequest(kind, namespace, where, limit, archived), cursor)
+        return dataclasses.replace(page, items=[self._show(one) for one in page.items])
 
     def watch(self, *kinds: type[Resource], after: int) -> LocalWatch:
         return LocalWatch(self._writer, kinds, after)
@@ -225,11 +227,12 @@ class LocalPlane(Plane):
             return await self._writer.write(draft.edit, *_target_checks(draft), *extra, *promised, *kept)
 
         try:
-            return await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
+            made = await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
+            return self._show(made)
         except Conflict as error:
             # A concurrent repetition of this same request may have come first.
             if asked is not None and (earlier := await asked.find_earlier_answer(self._writer, ref_of(resource))):
-                return earlier.resource
+                return self._show(earlier.resource)
             if error.key == key_of(resource) and await self._writer.find(ref_of(resource)) is None:
                 raise name_taken_error(ref_of(resource)) from error
             raise
@@ -258,7 +261,7 @@ class LocalPlane(Plane):
 
     async def delete(self, ref: Ref[R], *, at: int | None = None, dry_run: bool = False) -> R:
         self._writer.require_permission(Verb.WRITE, ref.kind)
-        return await deletion.delete(self._writer, ref, at=at, dry_run=dry_run)
+        return self._show(await deletion.delete(self._writer, ref, at=at, dry_run=dry_run))
 
     async def apply(self, documents: Sequence[Document], *, dry_run: bool = False) -> Sequence[Applied]:
         application = Applier(self._writer, self._admission, self._core.quota, self._core.read, self._core.promises)
@@ -280,7 +283,7 @@ class LocalPlane(Plane):
             verb = str(type(action).__struct_config__.tag)
             return after if dry_run else await self._write_action(Edit(record, after, verb=verb), asked, *promised)
 
-        return await retry_conflicts(attempt, unless=lambda _: False)
+        return self._show(await retry_conflicts(attempt, unless=lambda _: False))
 
     async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
         self._writer.require_permission(Verb.STEP, type(resource))
@@ -344,7 +347,13 @@ class LocalPlane(Plane):
             return await self._writer.write(draft.edit, *_target_checks(draft))
 
         own = ref.kind_info.prefix
-        return await retry_conflicts(attempt, unless=lambda error: at is not None and error.key.startswith(own))
+        return self._show(
+            await retry_conflicts(attempt, unless=lambda error: at is not None and error.key.startswith(own))
+        )
+
+    def _show(self, resource: R) -> R:
+        """Return an object as the caller sees it: only services, which use secrets, see sealed texts."""
+        return resource if self.caller.role is Role.SERVICE else show_fingerprints(resource)
 
     async def _promise_seats(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op]]:
         """Return a new booking's draft with its seats, and the operations that promise them."""

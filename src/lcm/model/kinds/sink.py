@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from lcm.model.base.event import Event
-from lcm.model.base.resource import API_VERSION, Count, Metadata, Moment, Name, Part, SecretRef, Status, Text
+from lcm.model.base.resource import API_VERSION, Count, Metadata, Moment, Name, Part, SecretRef, SecretUse, Status, Text
 
 CREDENTIAL_MARK: Final = "{credential}"
 """Replaced in a URL by the sink's credential, for receivers whose URLs are secret."""
@@ -65,9 +65,9 @@ class SinkSpec(Part):
     session_id: Filter | None = None
     definition_id: Filter | None = None
     enabled: bool = True
-    secret: SecretRef | None = None
-    previous_secret: SecretRef | None = None
-    credential: SecretRef | None = None
+    secret: Annotated[SecretRef, SecretUse.SIGNING_SECRET] | None = None
+    previous_secret: Annotated[SecretRef, SecretUse.SIGNING_SECRET] | None = None
+    credential: Annotated[SecretRef, SecretUse.CREDENTIAL] | None = None
 
 
 class Sink(Part):
