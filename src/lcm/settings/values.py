@@ -160,7 +160,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     oidc_issuer: Annotated[Url | None, "issuer whose tokens are accepted, as they name it in `iss`"] = None
     oidc_audience: Annotated[tuple[TextLine, ...], "audiences of which a token must have one"] = ()
     oidc_jwks_url: Annotated[Url | None, "address of its keys; if not set, the one in its discovery document"] = None
-    oidc_subject_claim: Annotated[TextLine, "claim that names a caller; `sub` where a token lacks it"] = "email"
+    oidc_subject_claim: Annotated[
+        TextLine, "claim that names a caller; where a token lacks it, the name is oidc+ and its `sub`"
+    ] = "email"
     oidc_require_verified_email: Annotated[bool, "whether an e-mail address must come with `email_verified`"] = True
     oidc_role_claim: Annotated[TextLine, "claim that lists a caller's roles; dots separate nested names"] = "roles"
     oidc_roles: Annotated[

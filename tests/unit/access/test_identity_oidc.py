@@ -234,7 +234,7 @@ async def test_it_works_over_real_connections_from_settings_to_answers() -> None
     port = httpx.URL(login.url).port or 0
     async with served(login, port), served(api, free_port()) as url, httpx.AsyncClient(trust_env=False) as client:  # type: ignore[arg-type]
         client.base_url = httpx.URL(url)
-        assert await asked(client, login.token()) == (200, "ada")
+        assert await asked(client, login.token()) == (200, "oidc+ada")
         assert await asked(client, login.token(aud="else")) == (401, "TokenAudience")
         assert await asked(client, login.token(exp=1)) == (401, "TokenExpired")
         assert await asked(client, login.token(iss="https://evil.example.org")) == (401, "TokenIssuer")

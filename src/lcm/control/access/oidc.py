@@ -24,6 +24,8 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Invalid
 
 Claims = Mapping[str, Any]
+SUB_PREFIX: Final = "oidc+"
+"""Begins the name of a caller that only `sub` identifies: without it, the issuer's `ada` would be our `ada`."""
 
 _MAX_TIMESTAMP: Final = 2**37
 """Some four thousand years ahead; it is still a valid datetime when a leeway is added."""
@@ -61,7 +63,7 @@ class IssuerTrust:
     jwks_url: str = ""
     """Where the keys are; if empty, the issuer's discovery document says so."""
     subject_claim: str = "email"
-    """The claim that names the caller; `sub` is used where a token does not have it."""
+    """The claim that names the caller; where a token does not have it, `sub` does, with SUB_PREFIX before it."""
     require_verified_email: bool = True
     """Whether an e-mail address needs `email_verified`. One marked as unverified is never accepted."""
     role_claim: str = "roles"
@@ -134,8 +136,12 @@ def _find_subject(claims: Claims, trust: IssuerTrust) -> str | TokenRefusal:
     verified = claims.get("email_verified")
     if used == "email" and verified not in (True, "true") and (verified is not None or trust.require_verified_email):
         return TokenRefusal(TokenRefusalReason.SUBJECT, "the issuer has not verified the e-mail address")
+    value = claims.get(used)
+    fallback = used != trust.subject_claim
+    if isinstance(value, str) and value.startswith(SUB_PREFIX) and not fallback:
+        return TokenRefusal(TokenRefusalReason.SUBJECT, f"the claim {used} begins with {SUB_PREFIX}, which is reserved")
     try:
-        return msgspec.convert(claims.get(used), Subject)
+        return msgspec.convert(f"{SUB_PREFIX}{value}" if fallback and isinstance(value, str) else value, Subject)
     except msgspec.ValidationError:
         return TokenRefusal(TokenRefusalReason.SUBJECT, f"the claim {used} is not a name that we can use")
 
