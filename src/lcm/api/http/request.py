@@ -6,6 +6,7 @@ Made by `api.http.app` for every request; nothing here knows a route by name.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -32,6 +33,7 @@ from lcm.model.base.errors import Fault, Forbidden, Invalid, TooLarge, to_fault
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Fence
+from lcm.store.codec import decode_known
 
 if TYPE_CHECKING:
     from lcm.api.http.routing import Route
@@ -251,11 +253,7 @@ class Request:
         if not body and empty is not None:
             return empty
         self._check_media()
-        try:
-            return _decoder(shape).decode(body)
-        except _DECODE_ERRORS as error:
-            _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
-            raise Invalid(to_fault(error, "body")) from error
+        return decode_body(body, shape, lenient=self.caller is not None and self.caller.role is Role.SERVICE)
 
     async def _read_chunks(self) -> bytes:
         parts, size, more = list[bytes](), 0, True
@@ -316,6 +314,18 @@ def _parse_query(raw: bytes, shape: type[Q]) -> Q:
     if faults:
         raise Invalid(*faults)
     return _convert_query(dict(pairs), shape)
+
+
+def decode_body(body: bytes, shape: type[T], *, lenient: bool = False) -> T:
+    """Decode a body as its type. Raises Invalid; `lenient` ignores fields that only a newer version of ours knows."""
+    try:
+        return _decoder(shape).decode(body)
+    except _DECODE_ERRORS as error:
+        _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
+        if lenient:
+            with suppress(ValueError):
+                return decode_known(body, shape)
+        raise Invalid(to_fault(error, "body")) from error
 
 
 def convert_document(document: object, shape: type[T], faults: Sequence[Fault] = ()) -> T:

@@ -27,7 +27,7 @@ from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
 from lcm.control.objects.cache import fixed_chance
 from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
-from lcm.control.objects.records import Record, key_of
+from lcm.control.objects.records import Record, encode_change, key_of, with_reported_status
 from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.steps import is_removable, require_actor, take_step
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
@@ -53,6 +53,7 @@ from lcm.model.telemetry.learning import ReviewPolicy
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, LEASES_PREFIX, CheckRevision, Fence, Lease, Op, Store, scan_all
+from lcm.store.codec import is_from_newer
 from lcm.system.clock import new_id
 
 
@@ -285,7 +286,8 @@ class LocalPlane(Plane):
 
         return self._show(await retry_conflicts(attempt, unless=lambda _: False))
 
-    async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
+    async def step(self, resource: R, status: Status, *, reason: str = "", reported: bytes = b"") -> R:
+        """Do what the plane's `step` does. `reported` is the status as it was sent: its unknown fields are kept."""
         self._writer.require_permission(Verb.STEP, type(resource))
         require_actor(type(resource), self.caller.actor)
         key, wanted = key_of(resource), resource.metadata.resource_version
@@ -294,7 +296,7 @@ class LocalPlane(Plane):
             record = await self._writer.require(ref_of(resource))
             if record.revision != wanted:
                 raise Conflict(record.key, wanted=wanted, found=record.revision)
-            return await self._step(record, status, reason)
+            return await self._step(record, status, reason, reported)
 
         return await retry_conflicts(attempt, unless=lambda error: error.key == key)
 
@@ -318,10 +320,13 @@ class LocalPlane(Plane):
         self._writer.require_service("read leases")
         return await self._core.store.lease(name)
 
-    async def _step(self, record: Record[R], status: Status, reason: str) -> R:
+    async def _step(self, record: Record[R], status: Status, reason: str, reported: bytes) -> R:
         now, by, before = self._core.clock.now(), self.caller.actor, record.resource
         after = take_step(before, status, by=by, author=self._writer.author, now=now, reason=reason)
-        if after is before:
+        stored = record.entry.value
+        if reported and is_from_newer(reported, type(status)):
+            record = with_reported_status(record, reported)
+        if after is before and (record.entry.value is stored or encode_change(record, after) == stored):
             return after
         if self._core.promises is not None:
             refuse_new_claims(before, after)
