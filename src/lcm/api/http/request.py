@@ -316,7 +316,7 @@ def _parse_query(raw: bytes, shape: type[Q]) -> Q:
     return _convert_query(dict(pairs), shape)
 
 
-def decode_body(body: bytes, shape: type[T], *, lenient: bool = False) -> T:
+def decode_body(body: bytes | msgspec.Raw, shape: type[T], *, lenient: bool = False) -> T:
     """Decode a body as its type. Raises Invalid; `lenient` ignores fields that only a newer version of ours knows."""
     try:
         return _decoder(shape).decode(body)
@@ -346,7 +346,7 @@ def _convert_query(values: Mapping[str, str], shape: type[Q]) -> Q:
         raise Invalid(to_fault(error, "body")) from error
 
 
-def _decode_json(body: bytes) -> object:
+def _decode_json(body: bytes | msgspec.Raw) -> object:
     try:
         return msgspec.json.decode(body)
     except _DECODE_ERRORS as error:

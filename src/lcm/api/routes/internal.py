@@ -34,14 +34,17 @@ class _Sent(msgspec.Struct):
 def _status_handler(kind: Kind) -> Handler:
     struct: type[Any] = kind.struct
     shape: type[Any] = REPORTS[kind.name]
+    seen_type = next(field.type for field in msgspec.structs.fields(shape) if field.name == "status")
+    known = frozenset(field.encode_name for field in msgspec.structs.fields(seen_type))
 
     async def step(request: Request) -> Answer:
         ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.write_plane
         body = await request.text()
-        report = decode_body(body, shape, lenient=True)
+        sent = decode_body(body, _Sent).status
+        # Less than what is known here is the status of something else: its unknown fields are no news.
+        report = decode_body(body, shape, lenient=known <= decode_body(sent, dict[str, Any]).keys())
         seen = await read_at(plane, ref, report.resource_version)
-        reported = bytes(msgspec.json.decode(body, type=_Sent).status)
-        return resource_answer(await plane.step(seen, report.status, reason=report.reason, reported=reported))
+        return resource_answer(await plane.step(seen, report.status, reason=report.reason, reported=bytes(sent)))
 
     return step
 
