@@ -140,6 +140,36 @@ async def test_what_is_sealed_for_one_field_is_not_accepted_in_another() -> None
         check_use(sink.spec.secret, SecretUse.LICENSE_TOKEN)
 
 
+async def test_the_url_of_a_sink_is_stored_sealed() -> None:
+    stage, url, shown = Stage(), "https://events.example.org/hooks/swordfish", "https://events.example.org/***"
+    made = await stage[ROOT].create(given.sink(url=url))
+    assert made.spec.url == shown
+    assert WORD.encode() not in await stored_bytes(stage)
+    stored = await stage[CONTROLLER].get(Ref(Sink, "pager"))
+    assert stored is not None
+    assert stored.spec.sealed_url is not None
+    assert stage.sealer.unseal(stored.spec.sealed_url) == Secret(url)
+    for same in (given.sink(url=url), given.sink(url=shown), made):
+        assert await stage[ROOT].replace(same) == made
+    other = await stage[ROOT].replace(given.sink(url=f"{url}/2"))
+    assert other.spec.sealed_url != made.spec.sealed_url
+    with pytest.raises(Invalid, match="stands for the part that is not shown"):
+        await stage[ROOT].replace(given.sink(url="https://elsewhere.example.org/***", sealed_url=other.spec.sealed_url))
+    bare = await stage[ROOT].replace(given.sink(url="https://events.example.org/"))
+    assert bare.spec.sealed_url is None
+
+
+async def test_a_url_that_was_stored_in_clear_works_and_is_sealed_with_the_next_change() -> None:
+    stage, url = Stage(), "https://events.example.org/hooks/swordfish"
+    await stage.put(given.sink(url=url))
+    shown = await stage[ROOT].get(Ref(Sink, "pager"))
+    assert shown is not None
+    assert shown.spec.url == "https://events.example.org/***"
+    assert await stage[ROOT].replace(shown) == shown
+    await stage[ROOT].patch(Ref(Sink, "pager"), {"spec": {"enabled": False}})
+    assert WORD.encode() not in await stored_bytes(stage)
+
+
 async def test_a_sinks_secret_becomes_its_previous_one_by_its_fingerprint() -> None:
     stage = Stage()
     made = await stage[ROOT].create(given.sink(secret=f"plain:{WORD}"))

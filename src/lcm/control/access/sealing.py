@@ -181,9 +181,9 @@ class Sealing:
         secret = self._unseal(ref) if ref.startswith(SEALED_PREFIX) else None
         return ref if secret is None else secret.reveal()
 
-    def seal_text(self, secret: Secret, use: str) -> str:
+    def seal_text(self, secret: Secret, use: str, path: str = "text") -> str:
         """Seal a text for one use; raises Invalid when it cannot be sealed."""
-        return self._seal(secret.reveal(), "text", use)
+        return self._seal(secret.reveal(), path, use)
 
     def need_sealer(self) -> Sealer:
         """Return the sealer; raises Refused when this process has none."""

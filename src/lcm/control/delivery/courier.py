@@ -161,6 +161,9 @@ class SinkDelivery:
             check_use(spec.credential or "", SecretUse.CREDENTIAL)
             signing = [await means.reveal(ref) for ref in refs]
             keys = SinkSecrets(signing, await means.reveal(spec.credential) if spec.credential else None)
+            if spec.sealed_url is not None:
+                check_use(spec.sealed_url, SecretUse.SINK_URL)
+                spec = msgspec.structs.replace(spec, url=(await means.reveal(spec.sealed_url)).reveal())
         except LcmError as error:
             return _DeliveryFailure(shorten_text(str(error), _MAX_ERROR_LENGTH), refused=False)
         means.check()

@@ -80,6 +80,7 @@ class SecretUse(StrEnum):
     LICENSE_TOKEN = "LabWorker.license_token"  # noqa: S105 - likewise
     SIGNING_SECRET = "Sink.secret"  # noqa: S105 - likewise
     CREDENTIAL = "Sink.credential"
+    SINK_URL = "Sink.url"
 
 
 def shorten_text(text: str, limit: int = MAX_TEXT_LENGTH) -> str:

@@ -54,7 +54,7 @@ class SinkSpec(Part):
 
     `secret` signs every request; `previous_secret` does so too while receivers change over. `credential` is
     what the receiver requires: PagerDuty's routing key, or the value of {credential} in the URL. A URL that ends in ***
-    is not shown in full; sent back, it stays as it is.
+    is not shown in full; sent back, it stays as it is. `sealed_url` is the whole of it, encrypted by us.
     """
 
     url: Annotated[str, msgspec.Meta(max_length=2048, examples=["https://hooks.example.org/lcm"])]
@@ -68,6 +68,7 @@ class SinkSpec(Part):
     secret: Annotated[SecretRef, SecretUse.SIGNING_SECRET] | None = None
     previous_secret: Annotated[SecretRef, SecretUse.SIGNING_SECRET] | None = None
     credential: Annotated[SecretRef, SecretUse.CREDENTIAL] | None = None
+    sealed_url: Annotated[SecretRef, SecretUse.SINK_URL] | None = None
 
 
 class Sink(Part):
@@ -163,14 +164,14 @@ def redact_url(url: str) -> str:
 
 def redact_sink(sink: Sink) -> Sink:
     """Return a sink whose URL may be shown."""
-    return with_url(sink, redact_url(sink.spec.url))
+    return with_url(sink, redact_url(sink.spec.url), sink.spec.sealed_url)
 
 
-def with_url(sink: Sink, url: str) -> Sink:
+def with_url(sink: Sink, url: str, sealed_url: str | None) -> Sink:
     """Return a sink with another URL; the same object if it is no other."""
-    if url == sink.spec.url:
+    if (url, sealed_url) == (sink.spec.url, sink.spec.sealed_url):
         return sink
-    return msgspec.structs.replace(sink, spec=msgspec.structs.replace(sink.spec, url=url))
+    return msgspec.structs.replace(sink, spec=msgspec.structs.replace(sink.spec, url=url, sealed_url=sealed_url))
 
 
 def upgrade_sink(flat: dict[str, Any]) -> dict[str, Any]:
