@@ -197,6 +197,7 @@ OURS = {
     "LCM_SEAL_KEYS": Set("hush-key-of-seals", "set"),
     "LCM_SEAL_KEY_FILE": Set("/etc/lcm/seal.key", "/etc/lcm/seal.key"),
     "SECRET_ENV_ALLOWED": Set("CML_*,MY_?", "CML_*,MY_?"),
+    "CML_CERTIFICATE_TRUST": Set("console", "console"),
     "SECRET_AWS_ALLOWED": Set("lcm/*,prod/cml", "lcm/*,prod/cml"),
     "SECRET_FILE_DIRS": Set("/run/secrets,/etc/lcm/secrets", "/run/secrets,/etc/lcm/secrets"),
     "OIDC_ISSUER": Set(

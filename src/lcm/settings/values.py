@@ -259,6 +259,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ec2_security_group_ids: Annotated[tuple[SecurityGroup, ...], "default security groups of workers"] = ()
     ec2_iam_instance_profile: Annotated[TextLine | None, "default instance profile of workers"] = None
 
+    cml_certificate_trust: Annotated[
+        Literal["first-use", "console"],
+        "which certificate of a new worker is trusted: the first one, or one whose fingerprint its console shows",
+    ] = "first-use"
     cml_admin_username: Annotated[TextLine, "CML's administrator"] = "admin"
     cml_admin_password: Annotated[Secret | None, "that administrator's password"] = None
     cml_worker_api_username: Annotated[
@@ -307,7 +311,7 @@ HEADINGS: Final = {
     "worker_monitoring_enabled": "Monitoring and idleness",
     "webhook_networks": "Sinks",
     "cloud": "AWS",
-    "cml_admin_username": "CML",
+    "cml_certificate_trust": "CML",
     "price_book": "Money",
     "total_cpu_cores": "The resource allocator",
 }
