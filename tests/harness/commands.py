@@ -206,6 +206,8 @@ OURS = {
     "LCM_SEAL_KEYS": Set("hush-key-of-seals", "set"),
     "LCM_SEAL_KEY_FILE": Set("/etc/lcm/seal.key", "/etc/lcm/seal.key"),
     "SECRET_ENV_ALLOWED": Set("CML_*,MY_?", "CML_*,MY_?"),
+    "CML_CERTIFICATE_TRUST": Set("console", "console"),
+    "SECRET_AWS_ALLOWED": Set("lcm/*,prod/cml", "lcm/*,prod/cml"),
     "SECRET_FILE_DIRS": Set("/run/secrets,/etc/lcm/secrets", "/run/secrets,/etc/lcm/secrets"),
     "OIDC_ISSUER": Set(
         "https://login.example.org/realms/labs", "https://login.example.org/realms/labs", ("OIDC_AUDIENCE",)
@@ -218,6 +220,7 @@ OURS = {
     "OIDC_ROLES": Set("lab-ops=operator,staff=author", "lab-ops=operator,staff=author"),
     "OIDC_DEFAULT_ROLE": Set("user", "user"),
     "OIDC_LEEWAY_SECONDS": Set("30", "30"),
+    "OIDC_OUTLIVE_HOURS": Set("12", "12"),
     "AUDIT_RETENTION_DAYS": Set("365", "365"),
     "SESSION_LINGER_HOURS": Set("48", "48"),
     "SESSION_ARCHIVE_DAYS": Set("90", "90"),

@@ -240,6 +240,7 @@ def make_verifier(settings: Settings) -> "Verifier | None":
         role_claim=settings.oidc_role_claim,
         default_role=Role(settings.oidc_default_role) if settings.oidc_default_role else None,
         leeway=timedelta(seconds=settings.oidc_leeway_seconds),
+        outlive=timedelta(hours=settings.oidc_outlive_hours),
         **roles,
     )
     return Verifier(trust, fetch=HttpFetch(), clock=SystemClock())

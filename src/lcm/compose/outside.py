@@ -228,4 +228,4 @@ def _aws_secrets(settings: Settings) -> "AwsSecrets":
 
     key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
     keys = (key, secret) if key and secret else None
-    return AwsSecrets(region=settings.aws_region, clock=SystemClock(), keys=keys)
+    return AwsSecrets(region=settings.aws_region, clock=SystemClock(), keys=keys, allowed=settings.secret_aws_allowed)

@@ -38,6 +38,8 @@ def _price_toml(path: Path) -> dict[str, object]:
 SettingsCheck = Callable[[Settings], Iterator[Fault]]
 _MAX_SERVICE_KEYS: Final = 2
 _MIN_KEY_LENGTH: Final = 16
+_MIN_DIFFERENT: Final = 6
+"""Of sixteen random hexadecimal digits, all but three in 100,000 keys have so many."""
 _KEY_REMEDY: Final = "make a new one: `openssl rand -hex 32` prints one"
 _CHECKS: Final[list[tuple[tuple[str, ...], SettingsCheck]]] = []
 
@@ -171,6 +173,8 @@ def _service_keys_are_long_and_can_be_sent(settings: Settings) -> Iterator[Fault
             yield Fault("CONTROL_PLANE_API_KEY", problem, _KEY_REMEDY)
         elif len(one) < _MIN_KEY_LENGTH:
             yield Fault("CONTROL_PLANE_API_KEY", f"shorter than {_MIN_KEY_LENGTH} characters", _KEY_REMEDY)
+        elif len(set(one)) < _MIN_DIFFERENT:
+            yield Fault("CONTROL_PLANE_API_KEY", f"fewer than {_MIN_DIFFERENT} different characters", _KEY_REMEDY)
 
 
 @_register_check("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

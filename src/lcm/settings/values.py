@@ -83,6 +83,9 @@ Uri = Annotated[str, _text_meta(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such a
 EnvPattern = Annotated[
     str, _text_meta(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "a variable's name, in which * stands for any part")
 ]
+AwsPattern = Annotated[
+    str, _text_meta(r"[A-Za-z0-9/_+=.@:*?-]+", "a secret's name in AWS, or its ARN, in which * stands for any part")
+]
 GrantedRole = Literal["admin", "operator", "author", "user"]
 RoleGrant = Annotated[
     str,
@@ -94,6 +97,7 @@ QuotaBytes = Annotated[int, msgspec.Meta(ge=1_000_000, le=2**63 - 1, description
 Percent = Annotated[int, msgspec.Meta(ge=1, le=99, description="a whole number from 1 to 99")]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
+OutliveHours = Annotated[int, msgspec.Meta(ge=0, le=8760, description="whole hours from 0 to 8760")]
 Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
 
 
@@ -180,11 +184,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     secret_file_dirs: Annotated[tuple[Path, ...], "folders from which file: in a document may read"] = (
         Path("/run/secrets"),
     )
+    secret_aws_allowed: Annotated[tuple[AwsPattern, ...], "secrets that aws: in a document may name"] = (
+        "lcm/*",
+        "lcm-*",
+    )
 
     oidc_issuer: Annotated[Url | None, "issuer whose tokens are accepted, as they name it in `iss`"] = None
     oidc_audience: Annotated[tuple[TextLine, ...], "audiences of which a token must have one"] = ()
     oidc_jwks_url: Annotated[Url | None, "address of its keys; if not set, the one in its discovery document"] = None
-    oidc_subject_claim: Annotated[TextLine, "claim that names a caller; `sub` where a token lacks it"] = "email"
+    oidc_subject_claim: Annotated[
+        TextLine, "claim that names a caller; where a token lacks it, the name is oidc+ and its `sub`"
+    ] = "email"
     oidc_require_verified_email: Annotated[bool, "whether an e-mail address must come with `email_verified`"] = True
     oidc_role_claim: Annotated[TextLine, "claim that lists a caller's roles; dots separate nested names"] = "roles"
     oidc_roles: Annotated[
@@ -194,6 +204,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         GrantedRole | None, "role of callers without a listed value; if not set, they are refused"
     ] = None
     oidc_leeway_seconds: Annotated[Leeway, "how far the issuer's clock may be from ours"] = 60
+    oidc_outlive_hours: Annotated[
+        OutliveHours, "hours by which tokens and browser sessions made with an issuer's token may outlive it"
+    ] = 0
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
     session_linger_hours: Annotated[Hours, "hours after its end at which a session moves to the archive"] = 24
@@ -284,6 +297,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ec2_security_group_ids: Annotated[tuple[SecurityGroup, ...], "default security groups of workers"] = ()
     ec2_iam_instance_profile: Annotated[TextLine | None, "default instance profile of workers"] = None
 
+    cml_certificate_trust: Annotated[
+        Literal["first-use", "console"],
+        "which certificate of a new worker is trusted: the first one, or one whose fingerprint its console shows",
+    ] = "first-use"
     cml_admin_username: Annotated[TextLine, "CML's administrator"] = "admin"
     cml_admin_password: Annotated[Secret | None, "that administrator's password"] = None
     cml_worker_api_username: Annotated[
@@ -333,7 +350,7 @@ HEADINGS: Final = {
     "worker_monitoring_enabled": "Monitoring and idleness",
     "webhook_networks": "Sinks",
     "cloud": "AWS",
-    "cml_admin_username": "CML",
+    "cml_certificate_trust": "CML",
     "price_book": "Money",
     "total_cpu_cores": "The resource allocator",
 }

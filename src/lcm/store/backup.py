@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -76,11 +76,14 @@ async def inspect_backup(path: Path) -> BackupContents:
     return await asyncio.to_thread(_verify_file, path)
 
 
-async def restore_backup(store: Store, path: Path, *, epoch: str) -> BackupHeader:
-    """Replace the store's state by a backup's, under a new epoch. A damaged file is refused first."""
+async def restore_backup(store: Store, path: Path, *, epoch: str, without: Collection[str] = ()) -> BackupHeader:
+    """Replace the store's state by a backup's, under a new epoch. A damaged file is refused first.
+
+    Keys with a prefix in `without` are left out.
+    """
     header = (await inspect_backup(path)).header
     assert epoch not in (store.epoch, header.epoch), "under an old epoch, old event ids would look valid"
-    await store.load(_read_puts(path), epoch=epoch)
+    await store.load(_read_puts(path, tuple(without)), epoch=epoch)
     return header
 
 
@@ -145,10 +148,10 @@ def _verify_file(path: Path) -> BackupContents:
     return BackupContents(header, keys, size)
 
 
-async def _read_puts(path: Path) -> AsyncIterator[Put]:
+async def _read_puts(path: Path, without: tuple[str, ...]) -> AsyncIterator[Put]:
     with closing(_read_frames(path)) as frames:
         for number, frame in enumerate(frames):
-            if isinstance(frame, BackupRecord):
+            if isinstance(frame, BackupRecord) and not frame.key.startswith(without):
                 yield Put(frame.key, frame.value, frame.labels)
             if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)

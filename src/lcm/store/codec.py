@@ -16,6 +16,7 @@ from msgspec import inspect
 
 from lcm.model.base.errors import Stuck
 
+D = TypeVar("D")
 T = TypeVar("T", bound=msgspec.Struct)
 Json = Any
 """A JSON document that has no type yet; it never leaves this module."""
@@ -105,7 +106,7 @@ class Codec:
         return head, document
 
 
-def decode_known(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+def decode_known(body: bytes | msgspec.Raw, kind: type[D]) -> D:
     """Decode JSON that this or a newer version wrote, as far as its fields are known.
 
     Raises ValueError for anything else. Meant for documents from another process, which may have been
@@ -118,6 +119,15 @@ def decode_known(body: bytes | msgspec.Raw, kind: type[T]) -> T:
         return msgspec.convert(_prune(document, _type_info(kind)), kind)
 
 
+def is_from_newer(body: bytes, kind: type[msgspec.Struct]) -> bool:
+    """Return whether JSON has fields that this version of a type does not know."""
+    try:
+        _decoder(kind).decode(body)
+    except _DECODE_ERRORS:
+        return True
+    return False
+
+
 def _versions(head: bytes) -> tuple[int, int]:
     found = _HEADER.fullmatch(head)
     if found is None:
@@ -128,13 +138,13 @@ def _versions(head: bytes) -> tuple[int, int]:
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
     if kind not in _decoders:
         _decoders[kind] = msgspec.json.Decoder(kind)
     return _decoders[kind]
 
 
-_type_info: Final = cache(inspect.type_info)
+_type_info: Final[Callable[[Any], inspect.Type]] = cache(inspect.type_info)
 
 
 def _prune(document: Json, info: inspect.Type) -> Json:

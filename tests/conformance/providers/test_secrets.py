@@ -73,16 +73,16 @@ class Aws:
 class Sealed:
     def __init__(self) -> None:
         self._ring = KeyRing([new_seal_key()], new_nonce=new_nonce)
-        self.missing = KeyRing([new_seal_key()], new_nonce=new_nonce).seal(Secret(WORD))
+        self.missing = KeyRing([new_seal_key()], new_nonce=new_nonce).seal(Secret(WORD), "")
         self.secrets: Secrets = SealedSecrets(self._ring)
 
     async def keep(self, text: str) -> str:
-        return self._ring.seal(Secret(text))
+        return self._ring.seal(Secret(text), "")
 
 
 @pytest.fixture
 async def manager(moto: MotoServer, aws: AioSession) -> AsyncIterator[Aws]:
-    opened = AwsSecrets(region=REGION, clock=SystemClock(), session=aws, endpoint_url=moto.url)
+    opened = AwsSecrets(region=REGION, clock=SystemClock(), session=aws, endpoint_url=moto.url, allowed=("*",))
     yield Aws(opened)
     await opened.close()
 

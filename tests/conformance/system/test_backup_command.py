@@ -14,6 +14,10 @@ from harness.session_world import SMALL
 from harness.stores import opened
 from lcm.cli.server import backup as command
 from lcm.cli.server.backup import files_archive_of
+from lcm.control.access.sign_in import SignIns
+from lcm.control.access.tokens import SIGN_INS_PREFIX, Tokens
+from lcm.control.objects.writer import Writer
+from lcm.model.access.identity import Caller, Role
 from lcm.providers.local.directory import DirectoryArtifacts
 from lcm.settings.load import Settings
 from lcm.store import backup as files
@@ -65,6 +69,25 @@ async def test_a_restore_waits_for_the_lease_of_a_killed_process(
     assert "processes/killed" in told.err
     assert "Restored" in told.out
     assert f"There is no {files_archive_of(file)}: lab files and collected work stay as they are" in told.out
+
+
+async def test_a_restore_says_that_revoked_tokens_come_back_and_can_leave_all_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, settings, clock = tmp_path / "backup", Settings(data_dir=tmp_path), SystemClock()
+    async with opened(tmp_path / STORE_FILE) as store:
+        tokens = Tokens(store, clock=clock)
+        _, made = await tokens.make("ada", Role.ADMIN)
+        writer = Writer(store, clock, Caller(name="ada", role=Role.ADMIN))
+        await SignIns(store, tokens, clock=clock).make_code("ada", Role.ADMIN, writer=writer)
+        await files.write_backup(store, file, now=clock.now())
+        await tokens.revoke(made.id)
+    for drop, told in ((False, "1 tokens come back as they were then"), (True, "All 1 tokens are left out")):
+        await command._restore(settings, file, yes=True, drop_tokens=drop)
+        assert told in capsys.readouterr().out
+        async with opened(tmp_path / STORE_FILE) as store:
+            assert [one.id for one in await Tokens(store, clock=clock).list()] == ([] if drop else [made.id])
+            assert not (await store.scan(SIGN_INS_PREFIX)).entries
 
 
 def test_nothing_is_replaced_without_a_yes(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def command_line(running: Running, canary: Canary, home: Path) -> None:
     good.write_text(yaml.safe_dump(with_all("LabWorker", f"plain:{canary.secret('file')}")))
     outputs = [here.out("apply", "-f", good, "--dry-run"), here.out("apply", "-f", good)]
     assert "unchanged" in here.out("apply", "-f", good)
-    assert here.out("secret", "seal", stdin=f"{canary.secret('stdin')}\n").startswith("sealed:")
+    assert here.out("secret", "seal", "Sink.secret", stdin=f"{canary.secret('stdin')}\n").startswith("sealed:")
     commands = [
         *(("get", kind.plural, "-A", "-o", form) for kind in KINDS.values() for form in ("table", "json", "yaml")),
         *(("describe", "worker", "ccna-worker-1"), ("story", "worker", "ccna-worker-1"), ("doctor",)),
@@ -339,7 +339,7 @@ def command_line(running: Running, canary: Canary, home: Path) -> None:
             assert result.exit_code, lines
             outputs.append(f"{number}\n{result.output}")
     outputs += [alone.lcm(*command).output for command in (("doctor",), ("secret", "rotate"), ("get", "workers"))]
-    outputs.append(alone.lcm("secret", "seal", stdin=canary.secret("stdin")).output)
+    outputs.append(alone.lcm("secret", "seal", "Sink.secret", stdin=canary.secret("stdin")).output)
     for output in outputs:
         canary.look(f"output of {output[:40]}", output, running.token, DIGITS)
     backup = lcm(home, "backup", home / "backup", **environment)  # apart: it sets up logs for its whole process
@@ -377,8 +377,13 @@ def test_every_kind_that_holds_secrets_is_known() -> None:
         "spec.worker.cml.admin_password",
         "spec.worker.cml.license_token",
     ]
-    assert secret_paths(BEARING["Sink"]) == ["spec.secret", "spec.previous_secret", "spec.credential"]
-    assert secret_paths(ShownSink) == ["secret", "previous_secret", "credential"]
+    assert secret_paths(BEARING["Sink"]) == [
+        "spec.secret",
+        "spec.previous_secret",
+        "spec.credential",
+        "spec.sealed_url",
+    ]
+    assert secret_paths(ShownSink) == ["secret", "previous_secret", "credential", "sealed_url"]
 
 
 def test_a_canary_is_known_again_in_every_form() -> None:

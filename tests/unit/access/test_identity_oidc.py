@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -174,6 +175,22 @@ async def test_the_memory_of_verified_tokens_is_bounded_and_forgets_the_longest_
     assert [bool(issued.find_verified(name)) for name in ("a", "b", "c")] == [True, False, True]
 
 
+async def test_what_is_made_with_an_issuers_token_ends_with_it_or_so_many_hours_later() -> None:
+    for outlive in (timedelta(0), timedelta(hours=12)):
+        issuer = Issuer(RSA)
+        async with opened(clock=issuer.clock, verifier=issuer.verifier(outlive=outlive)) as desk:
+            sent = bearer(issuer.token(roles=["admin"]))
+            until = issuer.clock.now() + timedelta(seconds=3600 + 60) + outlive
+            for wish in ({}, {"expires_in_seconds": 0}, {"name": "eve"}):
+                info = (await desk.done("", "POST", "/api/tokens", json=wish, headers=sent))["info"]
+                assert datetime.fromisoformat(info["expires_at"]) == until
+            link = await desk.done("", "POST", "/api/sign-in", headers=sent)
+            await desk.ask("", "GET", link["path"])
+            session = next(one for one in await desk.tokens.list() if one.session)
+            assert session.bound == until
+            assert session.expires_at == min(until, issuer.clock.now() + timedelta(hours=12))
+
+
 class Login:
     """An issuer on a real port of this machine."""
 
@@ -217,7 +234,7 @@ async def test_it_works_over_real_connections_from_settings_to_answers() -> None
     port = httpx.URL(login.url).port or 0
     async with served(login, port), served(api, free_port()) as url, httpx.AsyncClient(trust_env=False) as client:  # type: ignore[arg-type]
         client.base_url = httpx.URL(url)
-        assert await asked(client, login.token()) == (200, "ada")
+        assert await asked(client, login.token()) == (200, "oidc+ada")
         assert await asked(client, login.token(aud="else")) == (401, "TokenAudience")
         assert await asked(client, login.token(exp=1)) == (401, "TokenExpired")
         assert await asked(client, login.token(iss="https://evil.example.org")) == (401, "TokenIssuer")

@@ -15,7 +15,7 @@ from lcm.control.access.tokens import Tokens
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import RANKS, Caller, Role
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Invalid
+from lcm.model.base.errors import Forbidden, Invalid, Refused
 from lcm.settings.load import load_settings
 from lcm.store.memory import MemoryStore
 
@@ -108,6 +108,85 @@ async def test_nothing_that_a_token_makes_outlives_it() -> None:
             csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Sec-Fetch-Site": "same-origin"}
             third = (await browser.post(TOKENS, headers=csrf)).json()
         assert third["info"]["expires_at"] == first["info"]["expires_at"]
+
+
+async def test_an_administrators_token_makes_nothing_that_outlives_it() -> None:
+    async with opened() as desk:
+        first = await made(desk, "root", expires_in_seconds=DAY)
+        sent = {"Authorization": f"Bearer {first['token']}"}
+        for wish in ({"expires_in_seconds": 0}, {"name": "eve", "expires_in_seconds": 60 * DAY}):
+            second = await desk.done("", "POST", TOKENS, json=wish, headers=sent)
+            assert second["info"]["expires_at"] == first["info"]["expires_at"]
+
+
+async def test_what_was_made_with_a_token_is_revoked_with_it() -> None:
+    async with opened() as desk:
+        first, other = await made(desk, "ada"), await made(desk, "ada")
+        sent = {"Authorization": f"Bearer {first['token']}"}
+        second = await desk.done("", "POST", TOKENS, headers=sent)
+        third = await desk.done("", "POST", TOKENS, headers={"Authorization": f"Bearer {second['token']}"})
+        unused = await desk.done("", "POST", "/api/sign-in", headers=sent)
+        link = await desk.done("", "POST", "/api/sign-in", headers=sent)
+        async with httpx.AsyncClient(transport=desk._client._transport, base_url="http://desk") as browser:
+            assert (await browser.get(link["path"])).status_code == 303
+            csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Sec-Fetch-Site": "same-origin"}
+            fourth = (await browser.post(TOKENS, headers=csrf)).json()
+            assert (await desk.ask("ada", "DELETE", f"{TOKENS}/{first['info']['id']}")).status_code == 204
+            assert (await browser.get("/api/whoami")).status_code == 401
+            assert (await browser.get(unused["path"])).status_code == 401
+        for dead in (first, second, third, fourth):
+            assert (await whoami(desk, dead["token"])).status_code == 401
+        assert (await whoami(desk, other["token"])).status_code == 200
+        audit = (await desk.done("root", "GET", "/api/audit?who=ada"))["items"]
+        assert {second["info"]["id"], third["info"]["id"]} <= {deed["name"] for one in audit for deed in one["deeds"]}
+
+
+async def test_a_sign_out_ends_the_session_and_leaves_what_it_made() -> None:
+    async with (
+        opened() as desk,
+        httpx.AsyncClient(transport=desk._client._transport, base_url="http://desk") as browser,
+    ):
+        first = await made(desk, "ada")
+        sent = {"Authorization": f"Bearer {first['token']}"}
+        assert (
+            await browser.get((await desk.done("", "POST", "/api/sign-in", headers=sent))["path"])
+        ).status_code == 303
+        csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Sec-Fetch-Site": "same-origin"}
+        second = (await browser.post(TOKENS, headers=csrf)).json()
+        assert (await browser.post("/api/sign-out", headers=csrf)).status_code == 204
+        assert (await whoami(desk, second["token"])).status_code == 200
+        await desk.ask("ada", "DELETE", f"{TOKENS}/{first['info']['id']}")
+        assert (await whoami(desk, second["token"])).status_code == 401
+
+
+async def test_a_token_that_is_revoked_meanwhile_makes_nothing_more() -> None:
+    async with opened() as desk:
+        text, token = await desk.tokens.make("ada", Role.USER)
+        credential = desk.tokens.find_credential(text.reveal())
+        await desk.tokens.revoke(token.id)
+        with pytest.raises(Forbidden, match="revoked meanwhile"):
+            await desk.tokens.make("ada", Role.USER, made_with=credential)
+
+
+async def test_tokens_made_with_tokens_end_somewhere() -> None:
+    async with opened() as desk:
+        text, first = await desk.tokens.make("ada", Role.USER)
+        for _ in range(16):
+            text, _ = await desk.tokens.make("ada", Role.USER, made_with=desk.tokens.find_credential(text.reveal()))
+        with pytest.raises(Refused, match="goes back to 16 others"):
+            await desk.tokens.make("ada", Role.USER, made_with=desk.tokens.find_credential(text.reveal()))
+        await desk.tokens.revoke(first.id)
+        assert desk.tokens.find_credential(text.reveal()) is None
+
+
+async def test_a_token_that_made_very_many_is_revoked_with_all_of_them() -> None:
+    async with opened() as desk:
+        text, first = await desk.tokens.make("ada", Role.USER)
+        parent, before = desk.tokens.find_credential(text.reveal()), len(await desk.tokens.list())
+        for _ in range(130):
+            await desk.tokens.make("ada", Role.USER, made_with=parent)
+        await desk.tokens.revoke(first.id)
+        assert len(await desk.tokens.list()) == before - 1
 
 
 async def test_one_has_so_many_tokens_and_no_more() -> None:

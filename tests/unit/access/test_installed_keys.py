@@ -18,32 +18,33 @@ from lcm.settings.load import Settings
 
 WORD = Secret("swordfish")
 ADMIN = Caller(name="ada", role=Role.ADMIN)
+SERVICE = Caller(name="service", role=Role.SERVICE)
 
 
 def test_nothing_is_read_before_it_is_needed(tmp_path: Path) -> None:
     keys = InstalledKeys(tmp_path / "seal.key")
     with pytest.raises(Stuck, match="does not exist"):
-        keys.seal(WORD)
+        keys.seal(WORD, "")
     with pytest.raises(Stuck, match="does not exist"):
-        keys.unseal(given_keys().seal(WORD))
+        keys.unseal(given_keys().seal(WORD, ""))
     made = kept_keys(tmp_path)
-    assert keys.unseal(made.seal(WORD)) == WORD
+    assert keys.unseal(made.seal(WORD, "")) == WORD
 
 
 def test_a_key_that_somebody_adds_seals_at_once(tmp_path: Path) -> None:
     here, there = kept_keys(tmp_path), InstalledKeys(tmp_path / "seal.key")
-    before = there.seal(WORD)
+    before = there.seal(WORD, "")
     assert here.grow()
     assert there.current == here.current != fingerprint(OLD)
-    assert here.unseal(before) == there.unseal(here.seal(WORD)) == WORD
+    assert here.unseal(before) == there.unseal(here.seal(WORD, "")) == WORD
 
 
 def test_a_file_that_others_may_read_is_not_used_any_longer(tmp_path: Path) -> None:
     keys = kept_keys(tmp_path)
-    keys.seal(WORD)
+    keys.seal(WORD, "")
     (tmp_path / "seal.key").chmod(0o644)
     with pytest.raises(Stuck, match="0600"):
-        keys.seal(WORD)
+        keys.seal(WORD, "")
 
 
 def test_given_keys_win_over_the_file_and_are_checked_at_the_start(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ async def test_up_makes_a_key_of_its_own_and_reveals_what_it_sealed(tmp_path: Pa
             plane = it.running.control.plane_for(ADMIN)
             worker = document("LabWorker", cml={"admin_password": "plain:swordfish"})
             assert [one.outcome for one in await plane.apply([worker])] == [outcome]
-            stored = await plane.get(Ref(LabWorker, "w1"))
+            stored = await it.running.control.plane_for(SERVICE).get(Ref(LabWorker, "w1"))
             assert stored is not None
             assert await it.running.secrets.reveal(stored.spec.cml.admin_password) == WORD
     file = tmp_path / "data" / "seal.key"

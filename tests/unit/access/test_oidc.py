@@ -42,7 +42,8 @@ async def test_a_good_token_says_who_holds_it_and_until_when() -> None:
     issuer = Issuer()
     answer = await issuer.verifier().verify(issuer.token())
     ada = Caller(name="ada@example.org", role=Role.OPERATOR)
-    assert answer == VerifiedCaller(ada, issuer.clock.now() + timedelta(hours=1, minutes=1))
+    until = issuer.clock.now() + timedelta(hours=1, minutes=1)
+    assert answer == VerifiedCaller(ada, until, until)
 
 
 @pytest.mark.parametrize(
@@ -289,8 +290,8 @@ async def test_access_tokens_and_plain_ones_are_accepted(kind: str | None) -> No
     [
         ({}, {}, "ada@example.org"),
         ({}, {"email_verified": "true"}, "ada@example.org"),
-        ({}, {"email": None}, "248289761001"),
-        ({}, {"email": None, "email_verified": None}, "248289761001"),
+        ({}, {"email": None}, "oidc+248289761001"),
+        ({}, {"email": None, "email_verified": None}, "oidc+248289761001"),
         ({}, {"email_verified": False}, None),
         ({}, {"email_verified": "false"}, None),
         ({}, {"email_verified": None}, None),
@@ -298,8 +299,11 @@ async def test_access_tokens_and_plain_ones_are_accepted(kind: str | None) -> No
         ({"require_verified_email": False}, {"email_verified": False}, None),
         ({"subject_claim": "sub"}, {"email_verified": False}, "248289761001"),
         ({"subject_claim": "preferred_username"}, {"preferred_username": "ada"}, "ada"),
-        ({"subject_claim": "preferred_username"}, {}, "248289761001"),
+        ({"subject_claim": "preferred_username"}, {}, "oidc+248289761001"),
+        ({}, {"email": None, "sub": "root"}, "oidc+root"),
+        ({}, {"email": "oidc+root@example.org"}, None),
         ({}, {"email": None, "sub": None}, None),
+        ({}, {"email": None, "sub": 5}, None),
         ({}, {"email": ""}, None),
         ({}, {"email": ["ada@example.org"]}, None),
         ({}, {"email": "ada@example.org\n"}, None),

@@ -15,7 +15,7 @@ from hypothesis import strategies
 from harness.suite import for_all
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Invalid, LcmError, Stuck, TooLarge
-from lcm.model.base.resource import SecretRef
+from lcm.model.base.resource import SecretRef, SecretUse
 from lcm.providers.local.sealed import (
     MAX_BYTES,
     KeyRing,
@@ -30,6 +30,7 @@ from lcm.system import clock as lcm_system
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 WORD = Secret("swordfish")
+USE = SecretUse.ADMIN_PASSWORD
 
 
 def ring(*keys: bytes) -> KeyRing:
@@ -43,35 +44,35 @@ def base64_of(*keys: bytes) -> str:
 
 @for_all(strategies.text(min_size=1, max_size=200).filter(lambda text: text.isprintable()))
 def test_what_is_sealed_can_be_opened(text: str) -> None:
-    assert ring().unseal(ring().seal(Secret(text))) == Secret(text)
+    assert ring().unseal(ring().seal(Secret(text), USE)) == Secret(text)
 
 
 def test_a_sealed_text_is_a_reference_that_names_its_key_and_shows_nothing() -> None:
-    sealed = ring().seal(WORD)
+    sealed = ring().seal(WORD, USE)
     assert msgspec.convert(sealed, SecretRef) == sealed
-    assert sealed.startswith(f"sealed:{fingerprint(OLD)}:")
+    assert sealed.startswith(f"sealed:{fingerprint(OLD)}:LabWorker.admin_password:")
     assert b"swordfish" not in base64.urlsafe_b64decode(sealed.rpartition(":")[2] + "==")
 
 
 def test_the_longest_secret_still_fits_into_a_reference() -> None:
-    msgspec.convert(ring().seal(Secret("x" * MAX_BYTES)), SecretRef)
+    msgspec.convert(ring().seal(Secret("x" * MAX_BYTES), USE), SecretRef)
     with pytest.raises(TooLarge, match="at most 3000 bytes"):
-        ring().seal(Secret("x" * (MAX_BYTES + 1)))
+        ring().seal(Secret("x" * (MAX_BYTES + 1)), USE)
 
 
 def test_the_same_secret_is_never_sealed_the_same_twice() -> None:
     keys = KeyRing([lcm_system.new_seal_key()], new_nonce=lcm_system.new_nonce)
-    assert len({keys.seal(WORD) for _ in range(100)}) == 100
+    assert len({keys.seal(WORD, USE) for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("text", ["", "a\ud800b"])
 def test_what_is_no_text_is_not_sealed(text: str) -> None:
     with pytest.raises(Invalid):
-        ring().seal(Secret(text))
+        ring().seal(Secret(text), USE)
 
 
 def test_a_changed_text_does_not_open() -> None:
-    sealed = ring().seal(WORD)
+    sealed = ring().seal(WORD, USE)
     head, _, body = sealed.rpartition(":")
     for place in range(len(body) - 1):
         other = "A" if body[place] != "A" else "B"
@@ -92,7 +93,7 @@ def test_garbage_does_not_open_and_is_not_repeated(text: str, more: str) -> None
 
 
 def test_a_text_of_an_unknown_key_says_which_key_is_missing() -> None:
-    sealed = ring(OLD).seal(WORD)
+    sealed = ring(OLD).seal(WORD, USE)
     with pytest.raises(Stuck, match=fingerprint(OLD)) as caught:
         ring(NEW).unseal(sealed)
     assert caught.value.reason == "SealKeyMissing"
@@ -100,7 +101,7 @@ def test_a_text_of_an_unknown_key_says_which_key_is_missing() -> None:
 
 
 def test_a_text_cannot_be_passed_off_as_sealed_by_another_key() -> None:
-    body = ring(OLD).seal(WORD).rpartition(":")[2]
+    body = ring(OLD).seal(WORD, USE).rpartition(":")[2]
     with pytest.raises(Stuck):
         ring(NEW, OLD).unseal(f"sealed:{fingerprint(NEW)}:{body}")
 
@@ -108,11 +109,11 @@ def test_a_text_cannot_be_passed_off_as_sealed_by_another_key() -> None:
 def test_the_first_key_seals_and_all_of_them_open() -> None:
     both = ring(NEW, OLD)
     assert both.current == fingerprint(NEW)
-    assert both.unseal(ring(OLD).seal(WORD)) == both.unseal(ring(NEW).seal(WORD)) == WORD
+    assert both.unseal(ring(OLD).seal(WORD, USE)) == both.unseal(ring(NEW).seal(WORD, USE)) == WORD
 
 
 def test_resealing_takes_what_is_old_to_the_current_key_and_leaves_the_rest() -> None:
-    both, old = ring(NEW, OLD), ring(OLD).seal(WORD)
+    both, old = ring(NEW, OLD), ring(OLD).seal(WORD, USE)
     anew = both.reseal(old)
     assert ring(NEW).unseal(anew) == WORD
     assert both.reseal(anew) == anew
@@ -192,7 +193,7 @@ def test_a_file_that_is_missing_or_strange_is_not_made_up(tmp_path: Path) -> Non
 
 def test_keys_are_changed_without_losing_what_they_sealed(tmp_path: Path) -> None:
     path = tmp_path / "k"
-    sealed = ring(*ensure_keys(path, new_key=lambda: OLD)).seal(WORD)
+    sealed = ring(*ensure_keys(path, new_key=lambda: OLD)).seal(WORD, USE)
     both = ring(*add_key(path, NEW))
     assert both.current == fingerprint(NEW)
     anew = both.reseal(sealed)

@@ -54,7 +54,7 @@ PATHS = {
 }
 
 
-def sealed(path: str, _: str) -> str:
+def sealed(path: str, _ref: str, _use: str) -> str:
     return f"sealed:{path}"
 
 
@@ -65,12 +65,12 @@ def test_a_reference_is_found_in_parts_lists_mappings_and_unions() -> None:
 def test_every_reference_is_replaced_and_nothing_else() -> None:
     changed = replace_secrets(TREE, sealed)
     assert dict(list_secrets(changed)) == {path: f"sealed:{path}" for path in PATHS}
-    assert replace_secrets(changed, lambda path, _: PATHS[path]) == TREE
+    assert replace_secrets(changed, lambda path, *_: PATHS[path]) == TREE
     assert changed.plain == TREE.plain
 
 
 def test_a_document_in_which_nothing_changes_stays_itself() -> None:
-    assert replace_secrets(TREE, lambda _, ref: ref) is TREE
+    assert replace_secrets(TREE, lambda _, ref, __: ref) is TREE
 
 
 def test_an_unchecked_document_is_changed_in_the_same_places() -> None:

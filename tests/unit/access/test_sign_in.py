@@ -13,8 +13,8 @@ import pytest
 from harness.api_world import Desk, document, opened, path, served, shell, stock
 from harness.asgi import AsgiTransport
 from harness.plane_world import hand_clock
-from lcm.control.access.sign_in import SIGN_INS_PREFIX, SignIns
-from lcm.control.access.tokens import digest_of
+from lcm.control.access.sign_in import SignIns
+from lcm.control.access.tokens import SIGN_INS_PREFIX, digest_of
 from lcm.model.access.address import TrustedProxies
 from lcm.model.access.webhook import parse_networks
 from lcm.model.base.errors import Unreachable

@@ -9,7 +9,8 @@ import pytest
 from harness import given
 from harness.api_world import document, opened, path, served, shell, stock
 from lcm.cli.output.render import format_moment
-from lcm.cli.output.times import Zone, format_local
+from lcm.cli.output.times import format_local
+from lcm.cli.output.zone import Zone
 
 EXTREMES = ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z"]
 LAST = datetime.fromisoformat(EXTREMES[0])

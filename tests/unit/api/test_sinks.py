@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.api_world import Desk, opened
+from harness.credentials import OLD, given_keys
 from harness.event_clients import event, sink
 from harness.plane_world import hand_clock
 from lcm.control.delivery import sinks
@@ -66,7 +67,9 @@ async def test_what_may_be_secret_in_a_url_is_not_shown_and_survives_being_sent_
     entry = await desk.store.get("sinks/hook")
     assert entry is not None
     kept = SINK_CODEC.decode(entry.value, Sink).spec
-    assert (kept.url, kept.event_types) == (HOOK["url"], ("worker.*",))
+    assert (kept.url, kept.event_types) == (made["url"], ("worker.*",))
+    assert b"hush" not in entry.value
+    assert given_keys(OLD).unseal(kept.sealed_url or "").reveal() == HOOK["url"]
     answer = await desk.ask("root", "POST", "/api/sinks", json={**made, "name": "copy"})
     assert [fault["path"] for fault in answer.json()["faults"]] == ["url"]
     for path in ("/api/sinks", "/api/sinks/hook"):

@@ -42,7 +42,12 @@ async def opened(
     session: AioSession, url: str, clock: HandClock | None = None, *, call_seconds: float = 60
 ) -> AsyncIterator[AwsSecrets]:
     secrets = AwsSecrets(
-        region=REGION, clock=clock or HandClock(), session=session, endpoint_url=url, call_seconds=call_seconds
+        region=REGION,
+        clock=clock or HandClock(),
+        session=session,
+        endpoint_url=url,
+        call_seconds=call_seconds,
+        allowed=("*",),
     )
     try:
         yield secrets
@@ -209,6 +214,22 @@ async def test_one_who_gives_up_does_not_take_the_others_along(session: AioSessi
         await asyncio.sleep(0)
         first.cancel()
         assert await second == Secret(WORD)
+
+
+async def test_only_secrets_that_are_allowed_by_name_are_asked_for(session: AioSession) -> None:
+    async with Scripted(value(SecretString=WORD)) as server:
+        url, clock = server.url, HandClock()
+        for allowed in ((), ("lcm/*", "shared"), ("LCM/*",)):
+            secrets = AwsSecrets(region=REGION, clock=clock, allowed=allowed, session=session, endpoint_url=url)
+            for ref in ("aws:prod/database", "aws:prod/database#password", "aws:shared-not", "aws:xlcm/a"):
+                with pytest.raises(Stuck, match="SECRET_AWS_ALLOWED") as raised:
+                    await secrets.reveal(ref)
+                assert raised.value.reason == "SecretNotAllowed"
+            await secrets.close()
+        assert not server.asked
+        secrets = AwsSecrets(region=REGION, clock=clock, allowed=("lcm/*",), session=session, endpoint_url=url)
+        assert await secrets.reveal("aws:lcm/cml") == Secret(WORD)
+        await secrets.close()
 
 
 async def test_what_is_kept_has_a_limit(session: AioSession) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.credentials import given_keys
 from harness.event_clients import (
     DAY,
     KEY,
@@ -28,6 +29,8 @@ from harness.event_clients import (
 )
 from lcm.control.delivery import progress, sinks
 from lcm.control.delivery.outbox import LEASE, LEASE_SECONDS, Outbox
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.sim.time.host import Host
@@ -314,6 +317,25 @@ async def test_a_missing_secret_holds_events_back_and_loses_none() -> None:
         there = True
         await asyncio.sleep(60)
     assert world.receiver.ids() == ids
+
+
+@virtual
+async def test_a_sealed_url_is_opened_for_the_delivery_only() -> None:
+    world, keys = World(), given_keys()
+
+    async def opened(ref: str) -> Secret:
+        return keys.unseal(ref) if ref.startswith("sealed:") else await reveal(ref)
+
+    core = ControlPlane(world.store, clock=VirtualClock(), sealer=keys)
+    await core.plane_for(Caller(name="root", role=Role.ADMIN)).create(sink(url="https://hooks.example.org/swordfish"))
+    outbox = Outbox(
+        world.store, world.receiver.post, opened, clock=VirtualClock(), chance=lambda: 0.5, source=SOURCE, holder="x"
+    )
+    async with delivering(outbox):
+        ids = await happen(world.store, 2)
+        await asyncio.sleep(60)
+    assert world.receiver.ids("swordfish") == ids
+    assert b"swordfish" not in b"".join(entry.value for entry in (await world.store.scan("")).entries)
 
 
 @virtual

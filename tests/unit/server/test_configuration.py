@@ -402,7 +402,7 @@ def test_secrets_are_never_shown() -> None:
 
 
 def test_every_variable_that_sounds_like_a_secret_is_one() -> None:
-    sounds = re.compile("PASSWORD|TOKEN|SECRET(?!_ENV_|_FILE_)|API_KEY|ACCESS_KEY|SEAL_KEYS|WEBHOOKS")
+    sounds = re.compile("PASSWORD|TOKEN|SECRET(?!_ENV_|_FILE_|_AWS_)|API_KEY|ACCESS_KEY|SEAL_KEYS|WEBHOOKS")
     assert {one.name for one in VARIABLES if sounds.search(one.name)} == {one.name for one in VARIABLES if one.secret}
 
 

@@ -13,7 +13,7 @@ from crash.everywhere import crash_everywhere, pause_everywhere
 from harness import given
 from harness.api_world import Desk, opened
 from harness.credentials import NEW, OLD, given_keys, kept_keys
-from harness.plane_world import OTTO, ROOT, Stage, Standing
+from harness.plane_world import OTTO, ROOT, Stage, Standing, service
 from lcm.control.access.audit import AuditedAction, AuditFilter, search_records
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref
@@ -21,6 +21,7 @@ from lcm.control.upkeep.installation import Presence
 from lcm.control.upkeep.rotation import Rotated, Rotation
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Refused, Stuck
+from lcm.model.base.resource import SecretUse
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.local.sealed import fingerprint, read_keys
 from lcm.store.base import scan_all
@@ -41,7 +42,7 @@ class Sealed(Stage):
         for number in range(2):
             worker = given.worker(name=f"w{number}", cml={"admin_password": "plain:swordfish"})
             await self[OTTO].create(worker, request=f"r-{number}")
-        await self[ROOT].create(given.sink(secret=self.sealer.seal(WORD)))
+        await self[ROOT].create(given.sink(secret=self.sealer.seal(WORD, SecretUse.SIGNING_SECRET)))
         return self
 
     async def rotate(self, *, drop_old: bool = False) -> Rotated:
@@ -55,7 +56,7 @@ class Sealed(Stage):
     async def check(self) -> None:
         """Check that everything opens with the key that seals now."""
         texts = await self.texts()
-        assert len(texts) == 5
+        assert len(texts) == 6
         assert all(text.startswith(f"sealed:{self.sealer.current}:") for text in texts)
         assert sum(self.sealer.unseal(text) == WORD for text in texts) == 3
 
@@ -122,12 +123,12 @@ async def test_the_old_key_goes_only_when_asked_and_when_nothing_can_need_it(sta
 
 async def test_what_came_with_an_old_key_meanwhile_is_sealed_anew_before_that_goes(stage: Sealed) -> None:
     await stage.rotate()
-    worker = given.worker(name="late", cml={"admin_password": given_keys(OLD).seal(WORD)})
+    worker = given.worker(name="late", cml={"admin_password": given_keys(OLD).seal(WORD, SecretUse.ADMIN_PASSWORD)})
     await stage[OTTO].create(worker)
     stage.settle()
     done = await stage.rotate(drop_old=True)
     assert (done.resealed, done.dropped) == (1, 1)
-    late = await stage[OTTO].get(Ref(LabWorker, "late"))
+    late = await stage[service("")].get(Ref(LabWorker, "late"))
     assert late is not None
     assert stage.sealer.unseal(late.spec.cml.admin_password) == WORD
 
@@ -140,7 +141,7 @@ async def test_a_rotation_that_was_not_finished_is_finished_with_its_own_key(sta
 
 
 async def test_what_no_key_opens_is_named_and_left_alone(stage: Sealed) -> None:
-    lost = given_keys(NEW).seal(WORD)
+    lost = given_keys(NEW).seal(WORD, SecretUse.ADMIN_PASSWORD)
     await stage.put(given.worker(name="lost", cml={"admin_password": lost}))
     done = await stage.rotate()
     assert done.unopened == ("workers/default/lost",)
@@ -203,7 +204,8 @@ def test_dropping_the_old_key_may_be_killed_anywhere(tmp_path: Path) -> None:
 
 async def test_staff_may_seal_and_administrators_rotate() -> None:
     async with opened() as desk:
-        sealed = (await desk.done("otto", "POST", "/api/secrets/seal", json={"text": "swordfish"}))["sealed"]
+        wish = {"text": "swordfish", "use": "Sink.secret"}
+        sealed = (await desk.done("otto", "POST", "/api/secrets/seal", json=wish))["sealed"]
         assert desk.core.sealing.need_sealer().unseal(sealed) == WORD
         assert await _status(desk, "otto", "/api/secrets/rotate") == 403
         assert await _status(desk, "anna", "/api/secrets/seal", text="x") == 403
@@ -213,7 +215,7 @@ async def test_staff_may_seal_and_administrators_rotate() -> None:
 @pytest.mark.parametrize("text", ["", "x" * 3001, "é" * 1501, 7, None, ["swordfish"]])
 async def test_what_cannot_be_sealed_is_refused_by_name(text: object) -> None:
     async with opened() as desk:
-        answer = await desk.ask("otto", "POST", "/api/secrets/seal", json={"text": text})
+        answer = await desk.ask("otto", "POST", "/api/secrets/seal", json={"text": text, "use": "Sink.secret"})
         assert answer.status_code == 422
         assert [fault["path"] for fault in answer.json()["faults"]] == ["text"]
 

@@ -62,7 +62,7 @@ class IssuedTokens:
         found = await self._verifier.verify(presented)
         if isinstance(found, TokenRefusal):
             return found
-        credential = Credential(found.caller, found.expires_at)
+        credential = Credential(found.caller, found.expires_at, bound=found.bound)
         self._known[digest] = credential
         if len(self._known) > self._most:
             self._known.popitem(last=False)

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import accumulate
 from typing import Final
 
@@ -13,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from lcm.store.base import StoreUsage
+from lcm.system.build import build_name
 
 MEDIA: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 NO_ROUTE_LABEL: Final = "none"
@@ -78,7 +78,7 @@ class ApiMetrics:
         self._streams = Gauge("lcm_http_streams", "Streams that are open.", registry=self.registry)
         self._ready = Gauge("lcm_ready", "Whether a check of /readyz holds.", ["check"], registry=self.registry)
         build = Gauge("lcm_build_info", "Always 1; the labels say what runs.", ["version"], registry=self.registry)
-        build.labels(version("lablet-cloud-manager")).set(1)
+        build.labels(build_name()).set(1)
         ProcessCollector(registry=self.registry)
 
     def render(

@@ -6,6 +6,7 @@ Made by `api.http.app` for every request; nothing here knows a route by name.
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from http import HTTPStatus
@@ -36,6 +37,7 @@ from lcm.model.base.moments import check_moments
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Fence
+from lcm.store.codec import decode_known
 
 if TYPE_CHECKING:
     from lcm.api.http.routing import Route
@@ -313,12 +315,8 @@ class Request:
         if not body and empty is not None:
             return empty
         self._check_media()
-        try:
-            made = _decoder(shape).decode(body)
-        except _DECODE_ERRORS as error:
-            _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
-            raise Invalid(to_fault(error, "body")) from error
-        return check_moments(made)
+        lenient = self.caller is not None and self.caller.role is Role.SERVICE
+        return check_moments(decode_body(body, shape, lenient=lenient))
 
     async def _read_chunks(self) -> bytes:
         parts, size, more = list[bytes](), 0, True
@@ -398,6 +396,18 @@ def _parse_query(raw: bytes, shape: type[Q]) -> Q:
     return _convert_query(dict(pairs), shape)
 
 
+def decode_body(body: bytes | msgspec.Raw, shape: type[T], *, lenient: bool = False) -> T:
+    """Decode a body as its type. Raises Invalid; `lenient` ignores fields that only a newer version of ours knows."""
+    try:
+        return _decoder(shape).decode(body)
+    except _DECODE_ERRORS as error:
+        _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
+        if lenient:
+            with suppress(ValueError):
+                return decode_known(body, shape)
+        raise Invalid(to_fault(error, "body")) from error
+
+
 def convert_document(document: object, shape: type[T], faults: Sequence[Fault] = ()) -> T:
     """Convert a document to its type. Raises Invalid, also for faults that are already known."""
     try:
@@ -416,7 +426,7 @@ def _convert_query(values: Mapping[str, str], shape: type[Q]) -> Q:
         raise Invalid(to_fault(error, "body")) from error
 
 
-def _decode_json(body: bytes) -> object:
+def _decode_json(body: bytes | msgspec.Raw) -> object:
     try:
         return msgspec.json.decode(body)
     except _DECODE_ERRORS as error:

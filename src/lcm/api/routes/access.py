@@ -56,6 +56,7 @@ async def _create_token(request: Request) -> Answer:
         role,
         expires_at=expires_at,
         made_by=caller.name,
+        made_with=request.credential,
         writer=request.writer,
     )
     return json_answer(TokenMade(token=secret.reveal(), info=token_info(token)), 201)
@@ -86,7 +87,8 @@ def _check_permitted(caller: Caller, name: str, role: Role) -> None:
 def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
     """Return when a new token expires; None for never.
 
-    A token that people make for themselves always expires, at the latest with the credential that it was made with.
+    It ends at the latest with the credential that it is made with. A token that people make for themselves always
+    expires.
     """
     seconds = DEFAULT_LIFE_SECONDS if seconds is None else seconds
     if 0 < seconds < _SHORTEST_SECONDS:
@@ -97,14 +99,12 @@ def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
                 f"use at least {_SHORTEST_SECONDS}, or 0 for a token that never expires",
             )
         )
-    wanted = request.shared.clock.now() + timedelta(seconds=seconds)
-    if request.signed_in.role in ADMINS:
-        return wanted if seconds else None
-    if not 0 < seconds <= LONGEST_LIFE_SECONDS:
+    if request.signed_in.role not in ADMINS and not 0 < seconds <= LONGEST_LIFE_SECONDS:
         remedy = f"use at most {LONGEST_LIFE_SECONDS}; an administrator can make one that lasts longer"
         raise Invalid(Fault("expires_in_seconds", "too long for your own token", remedy))
+    wanted = request.shared.clock.now() + timedelta(seconds=seconds) if seconds else None
     bound = request.credential.bound if request.credential else None
-    return wanted if bound is None else min(wanted, bound)
+    return min(filter(None, (wanted, bound)), default=None)
 
 
 TOKEN_ROUTES: Final[tuple[Route, ...]] = (
@@ -135,7 +135,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens/{id}",
         _revoke_token,
         "revokeToken",
-        "Revoke a token",
+        "Revoke a token, and every token, browser session and sign-in link that was made with it",
         policy=FOR_PEOPLE,
         status=204,
         also=(404,),
@@ -167,10 +167,10 @@ def link_path(code: str) -> str:
 
 
 async def _create_link(request: Request) -> Answer:
-    caller, credential = request.signed_in, request.credential
-    bound = credential.bound if credential else None
-    writer = request.writer
-    code, expires_at = await request.shared.sign_ins.make_code(caller.name, caller.role, writer=writer, bound=bound)
+    caller, sign_ins = request.signed_in, request.shared.sign_ins
+    code, expires_at = await sign_ins.make_code(
+        caller.name, caller.role, writer=request.writer, made_with=request.credential
+    )
     return json_answer(SignInLink(path=link_path(code.reveal()), expires_at=expires_at))
 
 
@@ -197,7 +197,7 @@ async def _sign_out(request: Request) -> Answer:
     credential = request.credential
     if credential is None or not credential.session:
         raise Refused("only a browser's session is signed out; `lcm token revoke ID` ends a token")
-    await request.shared.tokens.revoke(credential.id, writer=request.writer, verb="sign-out")
+    await request.shared.tokens.revoke(credential.id, writer=request.writer, verb="sign-out", alone=True)
     return Answer(204, headers=clear_session_cookies(request))
 
 
@@ -292,8 +292,8 @@ AUDIT_ROUTES: Final[tuple[Route, ...]] = (
 
 
 async def _seal_secret(request: Request) -> Answer:
-    text = Secret((await request.read(ClearText)).text)
-    return json_answer(SealedText(sealed=request.shared.core.sealing.seal_text(text)))
+    wish = await request.read(ClearText)
+    return json_answer(SealedText(sealed=request.shared.core.sealing.seal_text(Secret(wish.text), wish.use)))
 
 
 async def _rotate_keys(request: Request) -> Answer:

@@ -3,37 +3,61 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+import structlog
+
 from lcm.api.http.answers import NO_CONTENT, Answer, json_answer, resource_answer
-from lcm.api.http.request import Request
+from lcm.api.http.request import Request, decode_body
 from lcm.api.http.routing import GET, POST, SERVICES, Handler, Route
 from lcm.api.routes.operations import operation_routes, read_at
 from lcm.api.routes.resources import ResourceHandlers
 from lcm.api.routes.shapes import LISTS, REPORTS, ListQuery
 from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.operations import ReportOperations
-from lcm.control.plane.wire import LeaseAnswer, LeaseRequest, LeaseTerm
+from lcm.control.plane.wire import BUILD_HEADER, LeaseAnswer, LeaseRequest, LeaseTerm, parse_build
 from lcm.control.upkeep.installation import Installation, read_installation_id
 from lcm.model.kinds.registry import KINDS, Kind
 from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Lease, check_key
+from lcm.system.build import SCHEMA, build_name
 from lcm.system.clock import new_id
+
+_log: Final = structlog.get_logger()
+
+
+class _Sent(msgspec.Struct):
+    """A report whose status is not read."""
+
+    status: msgspec.Raw
 
 
 def _status_handler(kind: Kind) -> Handler:
     struct: type[Any] = kind.struct
     shape: type[Any] = REPORTS[kind.name]
+    seen_type = next(field.type for field in msgspec.structs.fields(shape) if field.name == "status")
+    known = frozenset(field.encode_name for field in msgspec.structs.fields(seen_type))
 
     async def step(request: Request) -> Answer:
         ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.write_plane
-        report = await request.read(shape)
+        body = await request.text()
+        sent = decode_body(body, _Sent).status
+        # Less than what is known here is the status of something else: its unknown fields are no news.
+        report = decode_body(body, shape, lenient=known <= decode_body(sent, dict[str, Any]).keys())
         seen = await read_at(plane, ref, report.resource_version)
-        return resource_answer(await plane.step(seen, report.status, reason=report.reason))
+        return resource_answer(await plane.step(seen, report.status, reason=report.reason, reported=bytes(sent)))
 
     return step
 
 
 async def _get_installation(request: Request) -> Answer:
-    return json_answer(Installation(id=await read_installation_id(request.shared.core.store, new_id)))
+    """Answer the first contact of another process: which installation this is, and which build answers."""
+    told = parse_build(request.headers.get(BUILD_HEADER.lower().encode(), b"").decode("latin-1"))
+    if told is not None and told.schema > SCHEMA:
+        _log.error(
+            "a controller is newer than this API: upgrade the API first", controller=told.version, api=build_name()
+        )
+    here = await read_installation_id(request.shared.core.store, new_id)
+    return json_answer(Installation(id=here, version=build_name(), schema=SCHEMA))
 
 
 async def _acquire_lease(request: Request) -> Answer:
@@ -95,7 +119,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/api/internal/installation",
         _get_installation,
         "getInstallation",
-        "Read the id of this installation",
+        "Read the id of this installation, and which build serves it",
         policy=SERVICES,
         answer=Installation,
     ),

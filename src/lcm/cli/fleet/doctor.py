@@ -47,10 +47,10 @@ from lcm.settings import load
 from lcm.settings.load import Configuration, Settings, SettingValue
 from lcm.settings.values import VARIABLES
 from lcm.store.base import Store
+from lcm.system.build import PACKAGE, build_name
 from lcm.system.clock import SystemClock
 from lcm.system.data_folder import STORE_FILE, is_open_to_others
 
-PACKAGE: Final = "lablet-cloud-manager"
 _EXTRA: Final = re.compile(r";.*\bextra *==")
 """In the marker of a requirement that only an extra has."""
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
@@ -364,7 +364,7 @@ async def run_checks(context: str | None = None) -> DoctorReport:
     )
     file = str(found.file) if found.file else None
     settings = load.list_values(found, seen.system)
-    return DoctorReport(metadata.version(PACKAGE), platform.python_version(), file, checks, settings)
+    return DoctorReport(build_name(), platform.python_version(), file, checks, settings)
 
 
 async def _check_configured_api(found: Configuration, name: str | None, seen: DoctorFindings) -> list[DoctorCheck]:

@@ -139,10 +139,10 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")])
 
 
 def version() -> None:
-    """Print the version."""
-    from importlib import metadata  # noqa: PLC0415 - few commands need it
+    """Print the version and the commit that it was built from."""
+    from lcm.system.build import build_name  # noqa: PLC0415 - few commands need it
 
-    sys.stdout.write(f"{metadata.version('lablet-cloud-manager')}\n")
+    sys.stdout.write(f"{build_name()}\n")
 
 
 def print_version(wanted: bool) -> None:  # noqa: FBT001 - the value of a flag

@@ -9,17 +9,19 @@ from lcm.cli.output import connection, render
 from lcm.cli.output.command import LeafCommand, make_group
 from lcm.cli.output.options import ContextName
 from lcm.model.access.secret import Secret
+from lcm.model.base.resource import SecretUse
 
 _ROTATION_SECONDS: Final = 600.0
 """How long a rotation may take."""
 
 app = make_group("secret", "Encrypt secrets for documents, and change the key.")
+Use = Annotated[SecretUse, typer.Argument(metavar="KIND.FIELD", help=f"The field: {', '.join(SecretUse)}.")]
 DropOld = Annotated[bool, typer.Option("--drop-old", help="Create no key; delete old keys that are no longer used.")]
 
 
 @app.command(cls=LeafCommand)
-def seal(context: ContextName = None) -> None:
-    """Encrypt a secret, so that a document can hold it.
+def seal(use: Use, context: ContextName = None) -> None:
+    """Encrypt a secret for one field, so that a document can hold it there.
 
     You are asked for the secret, or it is read from standard input; one line break at its end is ignored.
     """
@@ -31,7 +33,9 @@ def seal(context: ContextName = None) -> None:
         secret = Secret(sys.stdin.read().removesuffix("\n").removesuffix("\r"))
     if not secret:
         raise typer.BadParameter("the secret is empty", param_hint="the secret")
-    sealed = connection.request("POST", "/api/secrets/seal", SealedText, context, ClearText(text=secret.reveal()))
+    sealed = connection.request(
+        "POST", "/api/secrets/seal", SealedText, context, ClearText(text=secret.reveal(), use=use)
+    )
     render.print_line(sealed.sealed)
 
 

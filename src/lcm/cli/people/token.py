@@ -1,6 +1,7 @@
 """`lcm token create|list|revoke`, and `lcm sign-in`: a link with which a browser signs in."""
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +16,7 @@ from lcm.cli.output.command import LeafCommand, make_group
 from lcm.cli.output.exit_codes import Misspelt
 from lcm.cli.output.options import ContextName
 from lcm.model.access.identity import Role
-from lcm.model.base.errors import Refused
+from lcm.model.base.errors import Gone, Refused
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -92,14 +93,15 @@ def list_(context: ContextName = None) -> None:
 
 @app.command(cls=LeafCommand)
 def revoke(ids: Ids, *, every: All = False, context: ContextName = None) -> None:
-    """Revoke tokens at once, and end the streams that they opened."""
+    """Revoke tokens at once, with all that was made with them, and end the streams that they opened."""
     from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
     from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
 
     async def work(line: "ApiConnection") -> None:
         known = read_answer(await line.request("GET", _PATH), TokenList).items
         for one in dict.fromkeys(id_ for word in ids for id_ in _find_ids(word, known, every=every)):
-            await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
+            with suppress(Gone):  # it was revoked with the token that it was made with
+                await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
             render.print_line(f"token {render.sanitize(one)} revoked")
 
     connection.with_connection(work, context)

@@ -9,7 +9,7 @@ import io
 import os
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,7 @@ from lcm.cli.output.render import format_second, print_line, print_message
 from lcm.cli.server.up import Data, with_options
 from lcm.compose.api import open_store
 from lcm.compose.outside import artifact_store, artifacts_folder
+from lcm.control.access.tokens import SIGN_INS_PREFIX, TOKENS_PREFIX
 from lcm.control.upkeep.installation import PRESENCE_TTL_SECONDS
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Gone, Invalid, Refused, Stuck, TooLarge
@@ -144,6 +145,10 @@ def _address_of(name: str) -> ArtifactAddress | None:
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup's file.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DropTokens = Annotated[
+    bool,
+    typer.Option("--drop-tokens", help="Leave out all tokens: those revoked since the backup would be valid again."),
+]
 _LEASE_WAIT_SECONDS: Final = PRESENCE_TTL_SECONDS + 5
 
 
@@ -157,13 +162,14 @@ def backup(file: File, data: Data = None) -> None:
     asyncio.run(_backup(settings, file))
 
 
-def restore(file: File, data: Data = None, *, yes: Yes = False) -> None:
+def restore(file: File, data: Data = None, *, drop_tokens: DropTokens = False, yes: Yes = False) -> None:
     """Replace the whole store by a backup. Stop every process first.
 
-    Lab files and collected work are added from FILE.files.tar, if that exists; no files are removed.
+    Lab files and collected work are added from FILE.files.tar, if that exists; no files are removed. Tokens come back
+    as they were, also those that were revoked since; sign-in links do not.
     """
     settings = _load_settings(data)
-    asyncio.run(_restore(settings, file, yes=yes))
+    asyncio.run(_restore(settings, file, yes=yes, drop_tokens=drop_tokens))
 
 
 async def _backup(settings: Settings, file: Path) -> None:
@@ -206,7 +212,7 @@ async def _restore_files(settings: Settings, file: Path) -> None:
     print_line(f"{file}: {saved.count} lab files and pieces of collected work restored, {saved.size_bytes} bytes")
 
 
-async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
+async def _restore(settings: Settings, file: Path, *, yes: bool, drop_tokens: bool = False) -> None:
     contents = await files.inspect_backup(file)
     print_line(f"{file}: {_describe_contents(contents)}")
     print_line(f"  taken {format_second(contents.header.taken_at)} of epoch {contents.header.epoch}")
@@ -215,21 +221,25 @@ async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
             undo.enter_context(claim_folder(settings.data_dir, alone=True))
         store = await undo.enter_async_context(open_for_command(settings, restoring=True))
         present = await scan_all(store, "")
+        tokens = contents.keys.get(TOKENS_PREFIX.rstrip("/"), 0)
+        if tokens:
+            print_line(_describe_tokens(tokens, dropped=drop_tokens))
         _confirm(
             f"Replace {len(present.entries)} keys at revision {present.revision} in {_store_location(settings)}?",
             yes=yes,
         )
         await _restore_files(settings, files_archive_of(file))
         epoch = new_epoch()
-        await _restore_store(store, file, epoch, alone=settings.engine == "sqlite")
+        without = [SIGN_INS_PREFIX, *([TOKENS_PREFIX] if drop_tokens else [])]
+        await _restore_store(store, file, epoch, alone=settings.engine == "sqlite", without=without)
     print_line(f"Restored under the new epoch {epoch}: clients that follow events start again.")
 
 
-async def _restore_store(store: Store, file: Path, epoch: str, *, alone: bool) -> None:
+async def _restore_store(store: Store, file: Path, epoch: str, *, alone: bool, without: Sequence[str]) -> None:
     """Restore the store. If nothing else can run, a held lease is that of a killed process: wait until it expires."""
     for second in range(_LEASE_WAIT_SECONDS):
         try:
-            await files.restore_backup(store, file, epoch=epoch)
+            await files.restore_backup(store, file, epoch=epoch, without=without)
         except (Invalid, TooLarge):
             raise
         except Refused as error:
@@ -261,6 +271,15 @@ def _describe_contents(contents: BackupContents) -> str:
     kinds = ", ".join(f"{count} {word}" for word, count in sorted(contents.keys.items())) or "nothing"
     count = sum(contents.keys.values())
     return f"revision {contents.header.revision}, {count} keys, {contents.size_bytes} bytes ({kinds})"
+
+
+def _describe_tokens(count: int, *, dropped: bool) -> str:
+    if dropped:
+        return f"All {count} tokens are left out: `lcm token create NAME --role admin --offline` makes the first one."
+    return (
+        f"{count} tokens come back as they were then, also those that were revoked since:"
+        " revoke them again, or leave all out with --drop-tokens."
+    )
 
 
 def _store_location(settings: Settings) -> str:

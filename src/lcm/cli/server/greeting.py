@@ -154,12 +154,12 @@ def _find_token(running: RunningApi, book: ContextsFile, place: str) -> Secret |
 
 
 async def _make_token(running: RunningApi) -> Secret:
-    """Make a token and revoke those of earlier starts, whose text is lost."""
+    """Make a token and revoke those of earlier starts, whose text is lost; what was made with them stays valid."""
     earlier = [one for one in await running.tokens.list() if one.name == ADMIN and one.made_by == _MADE_BY]
     writer = running.control.writer_for(_ADMIN_CALLER)
     token, _ = await running.tokens.make(ADMIN, Role.ADMIN, made_by=_MADE_BY, writer=writer)
     for old in earlier:
-        await running.tokens.revoke(old.id, writer=writer)
+        await running.tokens.revoke(old.id, writer=writer, alone=True)
     return token
 
 

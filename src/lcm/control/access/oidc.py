@@ -24,6 +24,8 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Invalid
 
 Claims = Mapping[str, Any]
+SUB_PREFIX: Final = "oidc+"
+"""Begins the name of a caller that only `sub` identifies: without it, the issuer's `ada` would be our `ada`."""
 
 _MAX_TIMESTAMP: Final = 2**37
 """Some four thousand years ahead; it is still a valid datetime when a leeway is added."""
@@ -61,7 +63,7 @@ class IssuerTrust:
     jwks_url: str = ""
     """Where the keys are; if empty, the issuer's discovery document says so."""
     subject_claim: str = "email"
-    """The claim that names the caller; `sub` is used where a token does not have it."""
+    """The claim that names the caller; where a token does not have it, `sub` does, with SUB_PREFIX before it."""
     require_verified_email: bool = True
     """Whether an e-mail address needs `email_verified`. One marked as unverified is never accepted."""
     role_claim: str = "roles"
@@ -72,6 +74,8 @@ class IssuerTrust:
     """The role of callers without any of these values; None refuses them."""
     leeway: timedelta = timedelta(seconds=60)
     """How far the issuer's clock may differ from ours."""
+    outlive: timedelta = timedelta(0)
+    """For how long what is made with a token may outlive it."""
 
     def __post_init__(self) -> None:
         if faults := list(_trust_faults(self)):
@@ -132,8 +136,12 @@ def _find_subject(claims: Claims, trust: IssuerTrust) -> str | TokenRefusal:
     verified = claims.get("email_verified")
     if used == "email" and verified not in (True, "true") and (verified is not None or trust.require_verified_email):
         return TokenRefusal(TokenRefusalReason.SUBJECT, "the issuer has not verified the e-mail address")
+    value = claims.get(used)
+    fallback = used != trust.subject_claim
+    if isinstance(value, str) and value.startswith(SUB_PREFIX) and not fallback:
+        return TokenRefusal(TokenRefusalReason.SUBJECT, f"the claim {used} begins with {SUB_PREFIX}, which is reserved")
     try:
-        return msgspec.convert(claims.get(used), Subject)
+        return msgspec.convert(f"{SUB_PREFIX}{value}" if fallback and isinstance(value, str) else value, Subject)
     except msgspec.ValidationError:
         return TokenRefusal(TokenRefusalReason.SUBJECT, f"the claim {used} is not a name that we can use")
 
@@ -201,6 +209,8 @@ class VerifiedCaller:
 
     caller: Caller
     expires_at: datetime
+    bound: datetime
+    """When everything that is made with the token ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +243,8 @@ class Verifier:
         caller = caller_of(read.claims, self._trust)
         if isinstance(caller, TokenRefusal):
             return caller
-        return VerifiedCaller(caller, datetime.fromtimestamp(read.claims["exp"], UTC) + self._trust.leeway)
+        until = datetime.fromtimestamp(read.claims["exp"], UTC) + self._trust.leeway
+        return VerifiedCaller(caller, until, until + self._trust.outlive)
 
     async def _check_signature(self, read: _ParsedToken) -> TokenRefusal | None:
         keys = await self._keys.find(read.kid, read.algorithm)

@@ -5,6 +5,7 @@ stored one, by `control.objects.requests`, and for sinks. The `Sealer` is passed
 depends on a cipher.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Protocol, TypeVar
@@ -13,30 +14,34 @@ import msgspec
 import structlog
 
 from lcm.model.access.secret import (
+    FINGERPRINT_PREFIX,
     PLACEHOLDER_REF,
     PLAIN_PREFIX,
     SEALED_PREFIX,
     Secret,
     find_stray_secrets,
-    list_secrets,
+    fingerprint_of,
+    list_secret_uses,
     replace_raw_secrets,
     replace_secrets,
+    use_of,
 )
 from lcm.model.base.errors import Fault, Invalid, Refused, Stuck, TooLarge
-from lcm.model.base.resource import Part, SecretRef
+from lcm.model.base.resource import Part, SecretRef, SecretUse
 from lcm.model.kinds.validate import check_size
 
 S = TypeVar("S", bound=msgspec.Struct)
 _KEYS_REMEDY: Final = "an operator must set LCM_SEAL_KEYS or LCM_SEAL_KEY_FILE for the API"
 _FIELDS_REMEDY: Final = "write plain:… into fields for secrets only"
-_RESEAL_REMEDY: Final = "write it as plain:TEXT again, or seal it here with `lcm secret seal`"
+_RESEAL_REMEDY: Final = "write it as plain:TEXT again, or seal it here for this field with `lcm secret seal`"
 _log: Final = structlog.get_logger()
 
 
 class ClearText(Part):
-    """A secret to be sealed."""
+    """A secret to be sealed, and the field that it is for."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=3000)]
+    use: SecretUse
 
 
 class SealedText(Part):
@@ -53,8 +58,8 @@ class Sealer(Protocol):
         """The id of the key that seals; each sealed text contains it."""
         ...
 
-    def seal(self, secret: Secret) -> str:
-        """Encrypt a secret; the same one gives a different text each time.
+    def seal(self, secret: Secret, use: str) -> str:
+        """Encrypt a secret for one use, which the text names; the same secret gives a different text each time.
 
         Raises Invalid or TooLarge for what cannot be sealed.
         """
@@ -95,11 +100,11 @@ class Sealing:
         check_size(document)
         faults: list[Fault] = []
 
-        def change(path: str, ref: str) -> str:
+        def change(path: str, ref: str, use: str) -> str:
             if not ref.startswith(PLAIN_PREFIX):
                 return ref
             try:
-                return self._seal(ref.removeprefix(PLAIN_PREFIX), path)
+                return self._seal(ref.removeprefix(PLAIN_PREFIX), path, use)
             except Invalid as error:
                 faults.extend(error.faults)
                 return PLACEHOLDER_REF
@@ -119,44 +124,66 @@ class Sealing:
         sealed: S = made
         return sealed
 
-    def keep_sealed(self, stored: S | None, wanted: S) -> S:
-        """Compare a document with the stored one: an unchanged secret keeps its sealed text.
+    def keep_sealed(self, stored: S | None, wanted: S, *, copies: bool = False) -> S:
+        """Compare a document with the stored one: an unchanged secret, or its fingerprint, keeps its sealed text.
 
-        A changed one must be one that can be opened here. Sealing is random: by their sealed texts alone, no two
-        documents would ever be equal.
+        A changed one must be one that can be opened here, and sealed for its field: the text of another field would
+        send one secret in the place of another. Only who `copies` whole documents, as a pool does, may also bring a
+        text that an older version sealed for no field. Sealing is random: by their sealed texts alone, no two documents
+        would ever be equal.
         """
         if not _may_contain(wanted, SEALED_PREFIX):
             return wanted
-        old = dict(list_secrets(stored)) if stored is not None else {}
+        old = list_secret_uses(stored) if stored is not None else []
         faults: list[Fault] = []
 
-        def change(path: str, ref: str) -> str:
-            before = old.get(path, "")
-            if not ref.startswith(SEALED_PREFIX) or ref == before:
+        def change(path: str, ref: str, use: str) -> str:
+            if not ref.startswith(SEALED_PREFIX):
                 return ref
-            secret = self._unseal(ref)
-            if secret is None:
-                faults.append(Fault(path, "a sealed text that cannot be opened here", _RESEAL_REMEDY))
-                return ref
-            return before if before.startswith(SEALED_PREFIX) and self._unseal(before) == secret else ref
+            kept = self._find_kept([(where, text) for where, text, its_use in old if its_use == use], path, ref)
+            if kept is None and (problem := self._find_problem(ref, use, copies=copies)):
+                faults.append(Fault(path, problem, _RESEAL_REMEDY))
+            return kept or ref
 
         made = replace_secrets(wanted, change)
         if faults:
             raise Invalid(*faults)
         return made
 
+    def _find_kept(self, stored: Sequence[tuple[str, str]], path: str, ref: str) -> str | None:
+        """Return the stored text that a sealed text repeats: itself, by its fingerprint, or by the same secret."""
+        for where, text in stored:
+            if ref in (text, fingerprint_of(text)):
+                return text
+            if where == path and text.startswith(SEALED_PREFIX) and not ref.startswith(FINGERPRINT_PREFIX):
+                secret = self._unseal(ref)
+                if secret is not None and secret == self._unseal(text):
+                    return text
+        return None
+
+    def _find_problem(self, ref: str, use: str, *, copies: bool) -> str:
+        """Return why a sealed text is not accepted as a new secret of a field; empty if it is."""
+        if ref.startswith(FINGERPRINT_PREFIX):
+            return "a fingerprint of a secret that this object does not have in such a field"
+        if self._unseal(ref) is None:
+            return "a sealed text that cannot be opened here"
+        meant = use_of(ref)
+        return (
+            "" if meant == use or (copies and not meant) else f"it was sealed for {meant or 'no field'}, not for {use}"
+        )
+
     def unseal_document(self, document: S) -> S:
         """Unseal all secrets, for a digest that must be the same each time; the result is never stored."""
-        return replace_secrets(document, lambda _, ref: self.unseal_text(ref))
+        return replace_secrets(document, lambda _, ref, __: self.unseal_text(ref))
 
     def unseal_text(self, ref: str) -> str:
         """Unseal one text; a text that is not sealed, or cannot be opened, is returned as it is."""
         secret = self._unseal(ref) if ref.startswith(SEALED_PREFIX) else None
         return ref if secret is None else secret.reveal()
 
-    def seal_text(self, secret: Secret) -> str:
-        """Seal a text; raises Invalid when it cannot be sealed."""
-        return self._seal(secret.reveal(), "text")
+    def seal_text(self, secret: Secret, use: str, path: str = "text") -> str:
+        """Seal a text for one use; raises Invalid when it cannot be sealed."""
+        return self._seal(secret.reveal(), path, use)
 
     def need_sealer(self) -> Sealer:
         """Return the sealer; raises Refused when this process has none."""
@@ -164,9 +191,9 @@ class Sealing:
             raise Refused(f"there are no keys to seal with: {_KEYS_REMEDY}")
         return self.sealer
 
-    def _seal(self, text: str, path: str) -> str:
+    def _seal(self, text: str, path: str, use: str) -> str:
         try:
-            return self.need_sealer().seal(Secret(text))
+            return self.need_sealer().seal(Secret(text), use)
         except Invalid:
             problem, remedy = "an empty secret, or no text", "write the secret after plain:"
         except TooLarge as error:

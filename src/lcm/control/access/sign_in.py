@@ -11,35 +11,21 @@ from typing import Final
 import structlog
 
 from lcm.control.access.audit import AuditedAction
-from lcm.control.access.tokens import Tokens, digest_of
+from lcm.control.access.tokens import LINK_AUDIT_KIND, SIGN_INS_PREFIX, Credential, Tokens, digest_of
 from lcm.control.objects.writer import Writer
-from lcm.model.access.identity import AccessToken, Caller, Role, Subject
+from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict
-from lcm.model.base.resource import Moment, Part
 from lcm.store.base import ABSENT, Delete, Entry, Put, Store
 from lcm.store.codec import Codec
 from lcm.system.clock import new_token
 
-SIGN_INS_PREFIX: Final = "sign-ins/"
-_AUDIT_KIND: Final = "SignInLink"
-"""What the audit calls a sign-in link."""
 LINK_LIFE: Final = timedelta(minutes=10)
 SESSION_LIFE: Final = timedelta(hours=12)
 _MAX_CODE_LENGTH: Final = 200
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
-
-
-class SignInCode(Part):
-    """Who is signed in by a link, and until when it can be used."""
-
-    name: Subject
-    role: Role
-    expires_at: Moment
-    bound: Moment | None = None
-    """When everything that comes of it must end: with the token it was made with."""
 
 
 class SignIns:
@@ -52,14 +38,19 @@ class SignIns:
         self._secrets = secrets
 
     async def make_code(
-        self, name: str, role: Role, *, writer: Writer, bound: datetime | None = None
+        self, name: str, role: Role, *, writer: Writer, made_with: Credential | None = None
     ) -> tuple[Secret, datetime]:
-        """Make a code that signs a person in once; return it and when it expires."""
+        """Make a code that signs a person in once; return it and when it expires.
+
+        What comes of it ends with the credential that it is made with. Raises Forbidden when that was revoked.
+        """
         text = self._secrets()
+        bound, lineage = (made_with.bound, made_with.child_lineage()) if made_with else (None, ())
         expires_at = _earlier(self._clock.now() + LINK_LIFE, bound)
-        code = SignInCode(name=name, role=role, expires_at=expires_at, bound=bound)
+        code = SignInCode(name=name, role=role, expires_at=expires_at, bound=bound, lineage=lineage)
         put = Put(SIGN_INS_PREFIX + digest_of(text), _CODEC.encode(code), at=ABSENT)
-        await writer.submit([put], deeds=[AuditedAction(verb="create", kind=_AUDIT_KIND, name=name)])
+        conditions = await self._tokens.require_stored(made_with)
+        await writer.submit([put, *conditions], deeds=[AuditedAction(verb="create", kind=LINK_AUDIT_KIND, name=name)])
         _log.info("sign-in link made", name=name, role=role)
         return Secret(text), expires_at
 
@@ -80,6 +71,7 @@ class SignIns:
             session=True,
             bound=code.bound,
             made_by=code.name,
+            lineage=code.lineage,
         )
         try:
             writer = writer_for(Caller(name=token.name, role=token.role))

@@ -1,7 +1,8 @@
 """Bearer tokens: made, revoked, and verified on every request without reading the store.
 
 Called by `api` for every request, by `sign_in` for the sessions of browsers, and by `compose` and `cli`. Only the
-SHA-256 of a token is stored, under `tokens/`; a watch tells this process what others made and revoked.
+SHA-256 of a token is stored, under `tokens/`; a watch tells this process what others made and revoked. A token knows
+the tokens that it goes back to (its lineage): what was made with a token is revoked with it, however indirectly.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
@@ -19,20 +20,29 @@ import structlog
 from lcm.control.access.audit import AuditedAction
 from lcm.control.objects.records import CODEC
 from lcm.control.objects.writer import Writer, commit_ops
-from lcm.model.access.identity import AccessToken, Caller, Role, Subject
+from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode, Subject
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Fault, Gone, Invalid, Later, Relist, Stuck
+from lcm.model.base.errors import Conflict, Fault, Forbidden, Gone, Invalid, Later, Refused, Relist, Stuck
 from lcm.model.base.machine import USER
 from lcm.model.base.resource import shorten_text
-from lcm.store.base import ABSENT, CommitChanges, Delete, Entry, Op, Put, Store, scan_all
+from lcm.store.base import ABSENT, CheckRevision, CommitChanges, Delete, Entry, Op, Put, Store, scan_all
 from lcm.system.clock import new_id, new_token
 
+T = TypeVar("T", AccessToken, SignInCode)
 TOKENS_PREFIX: Final = "tokens/"
+SIGN_INS_PREFIX: Final = "sign-ins/"
+LINK_AUDIT_KIND: Final = "SignInLink"
+"""What the audit calls a sign-in link."""
 SERVICE_NAME: Final = "service"
 _PAUSE_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 5.0
 """How long to wait for an own change to arrive by the watch; the change is committed in any case."""
+
+_LONGEST_LINEAGE: Final = 16
+_REVOKED_AT_ONCE: Final = 50
+"""How many tokens and links one commit revokes."""
+_REVOKE_ROUNDS: Final = 1000
 
 _log: Final = structlog.get_logger()
 
@@ -49,6 +59,15 @@ class Credential:
     session: bool = False
     bound: datetime | None = None
     """Nothing that is made with this credential outlives this moment."""
+    lineage: tuple[str, ...] = ()
+    """The ids of the tokens that this one goes back to."""
+
+    def child_lineage(self) -> tuple[str, ...]:
+        """Return the lineage of what is made with this credential. Raise Refused when it becomes too long."""
+        made = (*self.lineage, self.id) if self.id else self.lineage
+        if len(made) > _LONGEST_LINEAGE:
+            raise Refused(f"this token goes back to {len(self.lineage)} others: use one of those to make a new one")
+        return made
 
 
 class Tokens:
@@ -124,11 +143,16 @@ class Tokens:
         *,
         expires_at: datetime | None = None,
         made_by: str = "",
+        made_with: Credential | None = None,
         writer: Writer | None = None,
     ) -> tuple[Secret, AccessToken]:
-        """Make a token. Its text is returned only here; only its hash is stored. No writer means nobody's action."""
-        text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by)
-        await self.write(token, writer=writer, verb="create")
+        """Make a token. Its text is returned only here; only its hash is stored. No writer means nobody's action.
+
+        It is revoked with the credential that it is made with. Raises Forbidden when that was revoked meanwhile.
+        """
+        lineage = made_with.child_lineage() if made_with else ()
+        text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by, lineage=lineage)
+        await self.write(token, *await self.require_stored(made_with), writer=writer, verb="create")
         _log.info("token made", id=token.id, name=name, role=role)
         return text, token
 
@@ -141,6 +165,7 @@ class Tokens:
         made_by: str = "",
         session: bool = False,
         bound: datetime | None = None,
+        lineage: tuple[str, ...] = (),
     ) -> tuple[Secret, AccessToken]:
         """Make a token that is not valid until it is written."""
         text = self._secrets()
@@ -154,35 +179,78 @@ class Tokens:
             session=session,
             bound=bound if session else expires_at,
             made_by=made_by,
+            lineage=lineage,
         )
         return Secret(text), token
+
+    async def require_stored(self, credential: Credential | None) -> Sequence[Op]:
+        """Return the condition under which something may be made with a credential: that nobody has revoked it.
+
+        Raises Forbidden when somebody has. A credential that is not stored here has no condition.
+        """
+        if credential is None or not credential.digest:
+            return ()
+        entry = await self._store.get(TOKENS_PREFIX + credential.digest)
+        if entry is None:
+            raise Forbidden("the token of this request was revoked meanwhile")
+        return (CheckRevision(entry.key, at=entry.revision),)
 
     async def write(self, token: AccessToken, *ops: Op, writer: Writer | None, verb: str) -> None:
         """Make a token valid, in one commit with the other operations."""
         put = Put(TOKENS_PREFIX + token.sha256, CODEC.encode(token), at=ABSENT)
-        await self._submit(token, [put, *ops], writer, verb)
+        await self._submit([put, *ops], [AuditedAction(verb=verb, kind=AccessToken.__name__, name=token.id)], writer)
 
-    async def revoke(self, token_id: str, *, writer: Writer | None = None, verb: str = "revoke") -> None:
-        """Revoke a token at once. Raises Gone when there is none of this id."""
-        for token in await self.list():
-            if token.id == token_id:
-                await self._submit(token, [Delete(TOKENS_PREFIX + token.sha256)], writer, verb)
-                _log.info("token revoked", id=token.id, name=token.name)
-                return
-        raise no_such_token(token_id)
+    async def revoke(
+        self, token_id: str, *, writer: Writer | None = None, verb: str = "revoke", alone: bool = False
+    ) -> None:
+        """Revoke a token at once, and everything that was made with it, unless `alone`.
+
+        Raises Gone when there is none of this id, and Later when too much was made with it to revoke all in one go.
+        """
+        revoked = 0
+        for _ in range(_REVOKE_ROUNDS):
+            doomed = (await self._find_family(token_id, verb, alone=alone))[:_REVOKED_AT_ONCE]
+            if not doomed:
+                break
+            ops = [Delete(entry.key, at=entry.revision) for entry, _ in doomed]
+            try:
+                await self._submit(ops, [deed for _, deed in doomed], writer)
+            except Conflict:
+                continue  # a link was used, or a token changed: look again
+            revoked += len(doomed)
+        else:
+            raise Later("too much was made with this token to revoke it in one go: repeat it")
+        if not revoked:
+            raise no_such_token(token_id)
+        _log.info("token revoked", id=token_id, made_with_it=revoked - 1)
+
+    async def _find_family(self, token_id: str, verb: str, *, alone: bool) -> Sequence[tuple[Entry, AuditedAction]]:
+        """Find a token, which comes first, and what was made with it.
+
+        Links are read before tokens, so that a link that is used meanwhile is found as a session.
+        """
+        links = [] if alone else (await scan_all(self._store, SIGN_INS_PREFIX)).entries
+        found: list[tuple[Entry, AuditedAction]] = []
+        for entry in (await scan_all(self._store, TOKENS_PREFIX)).entries:
+            token = _decode_part(entry, AccessToken)
+            if token is not None and (token.id == token_id or (not alone and token_id in token.lineage)):
+                deed = AuditedAction(verb=verb, kind=AccessToken.__name__, name=token.id)
+                found.insert(0 if token.id == token_id else len(found), (entry, deed))
+        for entry in links:
+            code = _decode_part(entry, SignInCode)
+            if code is not None and token_id in code.lineage:
+                found.append((entry, AuditedAction(verb=verb, kind=LINK_AUDIT_KIND, name=code.name)))
+        return found
 
     async def list(self) -> Sequence[AccessToken]:
         """Read every stored token, oldest first."""
-        page = await scan_all(self._store, TOKENS_PREFIX)
-        return sorted(filter(None, map(_decode_token, page.entries)), key=lambda token: (token.created_at, token.id))
+        found = [_decode_part(entry, AccessToken) for entry in (await scan_all(self._store, TOKENS_PREFIX)).entries]
+        return sorted(filter(None, found), key=lambda token: (token.created_at, token.id))
 
-    async def _submit(self, token: AccessToken, ops: Sequence[Op], writer: Writer | None, verb: str) -> None:
-        if writer is None:
-            revision = await commit_ops(self._store, *ops)
-        else:
-            deed = AuditedAction(verb=verb, kind=AccessToken.__name__, name=token.id)
-            revision = await writer.submit(ops, deeds=[deed])
-        await self._wait_for(revision)
+    async def _submit(self, ops: Sequence[Op], deeds: Sequence[AuditedAction], writer: Writer | None) -> None:
+        await self._wait_for(
+            await (commit_ops(self._store, *ops) if writer is None else writer.submit(ops, deeds=deeds))
+        )
 
     async def _load(self) -> None:
         page = await scan_all(self._store, TOKENS_PREFIX)
@@ -217,7 +285,7 @@ class Tokens:
     def _add_credential(self, entry: Entry) -> None:
         digest = entry.key.removeprefix(TOKENS_PREFIX)
         self._credentials.pop(digest, None)
-        token = _decode_token(entry)
+        token = _decode_part(entry, AccessToken)
         if token is None:
             return
         actor = "" if token.role is Role.SERVICE else USER
@@ -228,6 +296,7 @@ class Tokens:
             digest,
             token.session,
             token.bound,
+            token.lineage,
         )
 
     def _advance(self, revision: int) -> None:
@@ -260,7 +329,7 @@ def no_such_token(token_id: str) -> Gone:
 
 def is_expired_token(entry: Entry, now: datetime) -> bool:
     """Return whether a stored token has expired."""
-    token = _decode_token(entry)
+    token = _decode_part(entry, AccessToken)
     return token is not None and token.expires_at is not None and token.expires_at <= now
 
 
@@ -269,10 +338,10 @@ def _identity(credential: Credential) -> tuple[object, ...]:
     return credential.id, caller.name, caller.role, credential.expires_at
 
 
-def _decode_token(entry: Entry) -> AccessToken | None:
-    """Decode a stored token; None for an unreadable one, which must not break the sign-in of others."""
+def _decode_part(entry: Entry, kind: type[T]) -> T | None:
+    """Decode a stored token or link; None for an unreadable one, which must not break the sign-in of others."""
     try:
-        return CODEC.decode(entry.value, AccessToken)
+        return CODEC.decode(entry.value, kind)
     except Stuck as error:
         _log.error("token unreadable", key=entry.key, reason=error.reason)
         return None

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 import msgspec
 
 from lcm.control.access.sealing import NO_SEALING, Sealing
-from lcm.control.admission.amend import amend, is_repetition, keep_url
+from lcm.control.admission.amend import amend, is_repetition, keep_url, seal_url
 from lcm.control.admission.references import (
     Reference,
     Target,
@@ -255,11 +255,12 @@ class Admission:
 
         A caller that passes `found` has also checked that the object's unique key is free.
         """
-        resource = self.sealing.keep_sealed(None, resource)
+        copies = self.writer.caller.role in SERVICE
+        resource = self.sealing.keep_sealed(None, keep_url(None, resource, self.sealing), copies=copies)
         wanted = reference_of(resource)
         target = check_document(resource, wanted, await self._find_targets(wanted, found))
         self._check_reach(resource)
-        resource = await self._complete_definition(resource)
+        resource = await self._complete_definition(seal_url(resource, self.sealing))
         made = admit(
             resource,
             caller=self.writer.caller,
@@ -275,7 +276,7 @@ class Admission:
     async def admit_change(self, record: Record[R], wanted: R, *, found: TargetLookup | None = None) -> Draft[R] | None:
         """Admit a change; None means that nothing differs."""
         record = open_record(record)
-        wanted = keep_url(record.resource, self.sealing.keep_sealed(record.resource, wanted))
+        wanted = self.sealing.keep_sealed(record.resource, keep_url(record.resource, wanted, self.sealing))
         after = amend(record.resource, wanted, caller=self.writer.caller)
         if is_abandoned_deletion(record.resource, self.writer.clock.now()):
             after = with_deletion_mark(after, None)
@@ -284,7 +285,7 @@ class Admission:
         if after is record.resource:
             return None
         self._check_reach(after)
-        after = await self._review_definition(after)
+        after = await self._review_definition(seal_url(after, self.sealing))
         refers = reference_of(after)
         anew = refers if refers != reference_of(record.resource) else None
         return Draft(Edit(record, after), check_document(after, anew, await self._find_targets(anew, found)))

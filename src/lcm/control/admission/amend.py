@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.control.access.sealing import Sealing
 from lcm.control.plane.protocol import R
 from lcm.model.access.identity import SEES_ALL, Caller, Role
+from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Forbidden, Invalid
-from lcm.model.base.resource import Metadata
+from lcm.model.base.resource import Metadata, SecretUse
 from lcm.model.kinds.definition import FIXED_PER_VERSION, LabletDefinition, LabletDefinitionSpec
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
@@ -44,12 +46,32 @@ def amend(stored: R, wanted: R, *, caller: Caller) -> R:
     return without_retry(stored, new)
 
 
-def keep_url(stored: R, wanted: R) -> R:
-    """Return what is wanted of a sink with the stored URL, where it repeats that as it is shown."""
-    if not (isinstance(stored, Sink) and isinstance(wanted, Sink)) or wanted.spec.url != redact_url(stored.spec.url):
+def keep_url(stored: R | None, wanted: R, sealing: Sealing) -> R:
+    """Return what is wanted of a sink with the stored URL, where it repeats that as it is shown, or in full."""
+    if not isinstance(wanted, Sink):
         return wanted
-    made = with_url(wanted, stored.spec.url)
+    url, sealed = wanted.spec.url, None
+    if isinstance(stored, Sink):
+        old = stored.spec
+        if url == redact_url(old.url) or (old.sealed_url is not None and sealing.unseal_text(old.sealed_url) == url):
+            url, sealed = old.url, old.sealed_url
+    made = with_url(wanted, url, sealed)
     assert isinstance(made, type(wanted))
+    return made
+
+
+def seal_url(resource: R, sealing: Sealing) -> R:
+    """Return a sink whose URL is stored encrypted, if it may be a secret. Raise Invalid if it cannot be encrypted here.
+
+    A control plane that was given no sealer leaves it as it is.
+    """
+    if not isinstance(resource, Sink) or sealing.sealer is None or resource.spec.sealed_url is not None:
+        return resource
+    url = resource.spec.url
+    shown = redact_url(url)
+    sealed = None if shown == url else sealing.seal_text(Secret(url), SecretUse.SINK_URL, "spec.url")
+    made = with_url(resource, shown, sealed)
+    assert isinstance(made, type(resource))
     return made
 
 

@@ -16,11 +16,11 @@ from lcm.control.delivery.formats import SinkSecrets, build_request
 from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
 from lcm.control.delivery.sinks import EVENTS_KEPT
 from lcm.control.objects.records import SINK_CURSORS
-from lcm.model.access.secret import Secret
+from lcm.model.access.secret import Secret, check_use
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, LcmError, Refused, Relist, Stuck
 from lcm.model.base.event import Event, EventsLost, encode_data
-from lcm.model.base.resource import DEFAULT_NAMESPACE, shorten_text
+from lcm.model.base.resource import DEFAULT_NAMESPACE, SecretUse, shorten_text
 from lcm.model.kinds.sink import (
     RESET_TYPE,
     DeadLetter,
@@ -155,8 +155,15 @@ class SinkDelivery:
         """Send an event once; None means that it was accepted."""
         means, spec = self._context, self._sink.spec
         try:
-            signing = [await means.reveal(ref) for ref in (spec.secret, spec.previous_secret) if ref is not None]
+            refs = [ref for ref in (spec.secret, spec.previous_secret) if ref is not None]
+            for ref in refs:
+                check_use(ref, SecretUse.SIGNING_SECRET)
+            check_use(spec.credential or "", SecretUse.CREDENTIAL)
+            signing = [await means.reveal(ref) for ref in refs]
             keys = SinkSecrets(signing, await means.reveal(spec.credential) if spec.credential else None)
+            if spec.sealed_url is not None:
+                check_use(spec.sealed_url, SecretUse.SINK_URL)
+                spec = msgspec.structs.replace(spec, url=(await means.reveal(spec.sealed_url)).reveal())
         except LcmError as error:
             return _DeliveryFailure(shorten_text(str(error), _MAX_ERROR_LENGTH), refused=False)
         means.check()

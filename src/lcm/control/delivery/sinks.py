@@ -190,13 +190,13 @@ def _url_faults(spec: SinkSpec, reach: WebhookPolicy) -> Collection[Fault]:
         target = reach.parse_url(spec.url.replace(CREDENTIAL_MARK, "~"))  # a character that no host name can contain
     except Invalid as error:
         return [Fault(f"spec.{fault.path}", fault.problem, fault.remedy) for fault in error.faults]
-    if HIDDEN in spec.url:
+    if HIDDEN in spec.url and spec.sealed_url is None:
         return [Fault("spec.url", f"{HIDDEN} in it stands for the part that is not shown", "write the whole URL")]
     if target.host == _SLACK_HOOKS_HOST and CREDENTIAL_MARK not in spec.url:
         remedy = (
             f"write https://{_SLACK_HOOKS_HOST}/services/{CREDENTIAL_MARK}, and set the credential to where the rest is"
         )
-        return [Fault("spec.url", "it is a secret, and would be stored in clear", remedy)]
+        return [Fault("spec.url", "it is a secret as a whole", remedy)]
     return []
 
 

@@ -16,7 +16,8 @@ from lcm.control.objects.archive import archived_prefix
 from lcm.control.objects.records import NAME, mentions, read_entry, ref_of_key
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, PlaneWatch, R
-from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Verb, can_see
+from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Role, Verb, can_see
+from lcm.model.access.secret import show_fingerprints
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.base.resource import shorten_text
 from lcm.model.base.selector import ObjectSelector, selects
@@ -157,7 +158,7 @@ class LocalWatch(PlaneWatch):
             return None
         entry = change.entry
         if not _sees_only_own(self._writer, ref.kind):
-            return ObjectChange(ref, read_entry(entry, ref.kind) if entry else None)
+            return ObjectChange(ref, self._show(read_entry(entry, ref.kind)) if entry else None)
         resource = read_entry(entry, ref.kind) if entry and mentions(entry, self._caller.name) else None
         if resource is not None and can_see(self._caller, resource):
             own.add(change.key)
@@ -166,6 +167,9 @@ class LocalWatch(PlaneWatch):
             return None
         own.discard(change.key)
         return ObjectChange(ref, None)
+
+    def _show(self, resource: Resource) -> Resource:
+        return resource if self._caller.role is Role.SERVICE else show_fingerprints(resource)
 
     async def _check_start(self) -> None:
         """Raise Relist when the revision to start after has not happened: what comes before it would be missed."""

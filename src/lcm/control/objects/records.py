@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -264,8 +264,13 @@ def creation_ops(resource: Resource) -> Sequence[Op]:
 
 def change_ops(before: Record[R], after: R) -> Sequence[Op]:
     """Return the operations that replace one state of an object by another."""
-    raw = encode_checked(with_revision(after, ABSENT), _value_with_unknown_fields(before))
+    raw = encode_change(before, after)
     return Put(before.key, raw, after.metadata.labels, at=before.revision), *_index_ops(before.resource, after)
+
+
+def encode_change(before: Record[R], after: R) -> bytes:
+    """Encode the state that replaces another one, with the fields of that which this version does not know."""
+    return encode_checked(with_revision(after, ABSENT), _value_with_unknown_fields(before))
 
 
 def _value_with_unknown_fields(before: Record[R]) -> bytes | None:
@@ -276,6 +281,18 @@ def _value_with_unknown_fields(before: Record[R]) -> bytes | None:
     bare = with_revision(before.resource, ABSENT)
     same = codec_of(type(bare)).encode(bare) == before.entry.value
     return None if same else before.entry.value
+
+
+def with_reported_status(before: Record[R], reported: bytes) -> Record[R]:
+    """Return a record as if the status that another process reported stood in it, with fields that are unknown here.
+
+    Written onto it, a change keeps those fields: a newer version understands them.
+    """
+    head, _, body = before.entry.value.partition(b"\n")
+    document = msgspec.json.decode(body, type=dict[str, Any])
+    status = {**document.get("status", {}), **msgspec.json.decode(reported, type=dict[str, Any])}
+    value = head + b"\n" + msgspec.json.encode({**document, "status": status})
+    return Record(before.resource, msgspec.structs.replace(before.entry, value=value))
 
 
 def removal_ops(before: Record[R]) -> Sequence[Op]:

@@ -27,6 +27,10 @@ PREFIX: Final = "requests/"
 RETENTION: Final = timedelta(hours=24)
 
 
+_DIGEST_USE: Final = "Request.digest"
+"""What a digest is sealed for."""
+
+
 class RequestRecord(Part):
     """What is stored of a request: what it asked for, and which object it was about."""
 
@@ -59,7 +63,7 @@ class IdempotentRequest:
 
     def record_answer(self, resource: R, now: datetime) -> Put:
         """Return the operation that records this object as the answer."""
-        digest = self.sealing.seal_text(Secret(self.digest)) if self.sealing else self.digest
+        digest = self.sealing.seal_text(Secret(self.digest), _DIGEST_USE) if self.sealing else self.digest
         record = RequestRecord(digest=digest, key=key_of(resource), uid=resource.metadata.uid, at=now)
         return Put(self.key, CODEC.encode(record), at=ABSENT)
 

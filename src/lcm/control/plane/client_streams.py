@@ -25,10 +25,11 @@ import structlog
 from lcm.control.plane.problems import error_of
 from lcm.control.plane.protocol import Changes, ObjectChange, PlaneWatch, Ref
 from lcm.control.plane.transport import CLOSED, ApiConnection, read_answer
-from lcm.control.plane.wire import EPOCH_HEADER, NDJSON, ListedEvents, WatchedObject, WatchFrame
+from lcm.control.plane.wire import BUILD_HEADER, EPOCH_HEADER, NDJSON, ListedEvents, WatchedObject, WatchFrame
 from lcm.control.upkeep.installation import Installation
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.registry import KINDS, Resource
+from lcm.system.build import SCHEMA, build_name
 
 _FIRST_WATCH_PAUSE: Final = 0.05
 _LONGEST_STREAM_PAUSE: Final = 5.0
@@ -285,13 +286,31 @@ _log: Final = structlog.get_logger()
 
 
 async def fetch_installation_id(line: ApiConnection, chance: Callable[[], float]) -> str:
-    """Return the installation's id; wait until the API answers. What the API refuses is raised."""
-    trouble = ""
+    """Return the installation's id; wait until the API answers. What the API refuses is raised.
+
+    Both sides tell their builds; that the API is older than this process is logged.
+    """
+    trouble, told = "", {BUILD_HEADER: f"{build_name()} {SCHEMA}"}
     while True:
         try:
-            return read_answer(await line.request("GET", "/api/internal/installation", query={}), Installation).id
+            answer = await line.request("GET", "/api/internal/installation", query={}, headers=told)
         except Later as error:
             if str(error) != trouble:
                 _log.warning("waiting for the API", error=str(error))
             trouble = str(error)
             await asyncio.sleep(_INSTALLATION_PAUSE_SECONDS * (1 + chance()))
+        else:
+            there = read_answer(answer, Installation)
+            _compare_builds(there)
+            return there.id
+
+
+def _compare_builds(there: Installation) -> None:
+    """Log both builds, and if they were upgraded in the wrong order, what to do."""
+    builds = {"here": build_name(), "api": there.version or "unknown"}
+    if there.schema < SCHEMA:
+        _log.error("the API is older than this controller: upgrade the API first", **builds)
+    elif there.schema > SCHEMA:
+        _log.warning("the API is newer than this controller: upgrade the controllers now", **builds)
+    else:
+        _log.info("API found", **builds)

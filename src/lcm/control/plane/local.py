@@ -28,7 +28,7 @@ from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
 from lcm.control.objects.cache import fixed_chance
 from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
-from lcm.control.objects.records import Record, key_of
+from lcm.control.objects.records import Record, encode_change, key_of, with_reported_status
 from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.steps import is_removable, require_actor, take_step
 from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
@@ -40,7 +40,8 @@ from lcm.control.telemetry import observations
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
 from lcm.control.upkeep.store_health import ALERT_PERCENT, StoreHealth
-from lcm.model.access.identity import SEES_ALL, Caller, Verb
+from lcm.model.access.identity import SEES_ALL, Caller, Role, Verb
+from lcm.model.access.secret import show_fingerprints
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
 from lcm.model.base.errors import Conflict, Fault, Invalid
@@ -55,6 +56,7 @@ from lcm.model.telemetry.learning import ReviewPolicy
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, LEASES_PREFIX, CheckRevision, Fence, Lease, Op, Store, scan_all
+from lcm.store.codec import is_from_newer
 from lcm.system.clock import new_id
 
 
@@ -199,7 +201,7 @@ class LocalPlane(Plane):
     async def get(self, ref: Ref[R]) -> R | None:
         self._writer.require_permission(Verb.READ, ref.kind)
         record = await self._writer.find_anywhere(ref)
-        return record.resource if record else None
+        return self._show(record.resource) if record else None
 
     async def list(
         self,
@@ -212,7 +214,8 @@ class LocalPlane(Plane):
         archived: bool = False,
     ) -> Listing[R]:
         self._writer.require_permission(Verb.READ, kind)
-        return await list_page(self._writer, ListRequest(kind, namespace, where, limit, archived), cursor)
+        page = await list_page(self._writer, ListRequest(kind, namespace, where, limit, archived), cursor)
+        return dataclasses.replace(page, items=[self._show(one) for one in page.items])
 
     def watch(self, *kinds: type[Resource], after: int) -> LocalWatch:
         return LocalWatch(self._writer, kinds, after)
@@ -237,11 +240,12 @@ class LocalPlane(Plane):
             return await self._writer.write(draft.edit, *_target_checks(draft), *extra, *promised, *kept)
 
         try:
-            return await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
+            made = await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
+            return self._show(made)
         except Conflict as error:
             # A concurrent repetition of this same request may have come first.
             if asked is not None and (earlier := await asked.find_earlier_answer(self._writer, ref_of(resource))):
-                return earlier.resource
+                return self._show(earlier.resource)
             if error.key == key_of(resource) and await self._writer.find(ref_of(resource)) is None:
                 raise name_taken_error(ref_of(resource)) from error
             raise
@@ -270,7 +274,7 @@ class LocalPlane(Plane):
 
     async def delete(self, ref: Ref[R], *, at: int | None = None, dry_run: bool = False) -> R:
         self._writer.require_permission(Verb.WRITE, ref.kind)
-        return await deletion.delete(self._writer, ref, at=at, dry_run=dry_run)
+        return self._show(await deletion.delete(self._writer, ref, at=at, dry_run=dry_run))
 
     async def apply(self, documents: Sequence[Document], *, dry_run: bool = False) -> Sequence[Applied]:
         application = Applier(self._writer, self._admission, self._core.quota, self._core.read, self._core.promises)
@@ -292,9 +296,10 @@ class LocalPlane(Plane):
             verb = str(type(action).__struct_config__.tag)
             return after if dry_run else await self._write_action(Edit(record, after, verb=verb), asked, *promised)
 
-        return await retry_conflicts(attempt, unless=lambda _: False)
+        return self._show(await retry_conflicts(attempt, unless=lambda _: False))
 
-    async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
+    async def step(self, resource: R, status: Status, *, reason: str = "", reported: bytes = b"") -> R:
+        """Do what the plane's `step` does. `reported` is the status as it was sent: its unknown fields are kept."""
         self._writer.require_permission(Verb.STEP, type(resource))
         require_actor(type(resource), self.caller.actor)
         key, wanted = key_of(resource), resource.metadata.resource_version
@@ -303,7 +308,7 @@ class LocalPlane(Plane):
             record = await self._writer.require(ref_of(resource))
             if record.revision != wanted:
                 raise Conflict(record.key, wanted=wanted, found=record.revision)
-            return await self._step(record, status, reason)
+            return await self._step(record, status, reason, reported)
 
         return await retry_conflicts(attempt, unless=lambda error: error.key == key)
 
@@ -327,10 +332,13 @@ class LocalPlane(Plane):
         self._writer.require_service("read leases")
         return await self._core.store.lease(name)
 
-    async def _step(self, record: Record[R], status: Status, reason: str) -> R:
+    async def _step(self, record: Record[R], status: Status, reason: str, reported: bytes) -> R:
         now, by, before = self._core.clock.now(), self.caller.actor, record.resource
         after = take_step(before, status, by=by, author=self._writer.author, now=now, reason=reason)
-        if after is before:
+        stored = record.entry.value
+        if reported and is_from_newer(reported, type(status)):
+            record = with_reported_status(record, reported)
+        if after is before and (record.entry.value is stored or encode_change(record, after) == stored):
             return after
         if self._core.promises is not None:
             refuse_new_claims(before, after)
@@ -356,7 +364,13 @@ class LocalPlane(Plane):
             return await self._writer.write(draft.edit, *_target_checks(draft))
 
         own = ref.kind_info.prefix
-        return await retry_conflicts(attempt, unless=lambda error: at is not None and error.key.startswith(own))
+        return self._show(
+            await retry_conflicts(attempt, unless=lambda error: at is not None and error.key.startswith(own))
+        )
+
+    def _show(self, resource: R) -> R:
+        """Return an object as the caller sees it: only services, which use secrets, see sealed texts."""
+        return resource if self.caller.role is Role.SERVICE else show_fingerprints(resource)
 
     async def _promise_seats(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op]]:
         """Return a new booking's draft with its seats, and the operations that promise them."""

@@ -13,11 +13,11 @@ reading shows whether it happened, and a create or an action with a `request` an
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
 from lcm.control.plane.operations import PlaneOperations
 from lcm.model.access.identity import Caller
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Minutes, Name, Part, SecretRef, Status, Text
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Minutes, Name, Part, SecretRef, SecretUse, Status, Text
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Kind, Resource
@@ -143,7 +143,7 @@ class Snooze(Part, tag_field="action", tag="snooze"):
 class License(Part, tag_field="action", tag="license"):
     """Register CML again, with another token or flavour if they are given. A failed registration is retried."""
 
-    license_token: SecretRef | None = None
+    license_token: Annotated[SecretRef, SecretUse.LICENSE_TOKEN] | None = None
     license_flavour: LicenseFlavour | None = None
 
 

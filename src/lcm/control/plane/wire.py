@@ -6,7 +6,7 @@ It covers objects, watches, leases, sinks and events, and access; `control.plane
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final, NamedTuple, get_args
 
 import msgspec
 
@@ -21,6 +21,8 @@ from lcm.store.base import Lease
 
 ACTOR_HEADER: Final = "Lcm-Actor"
 FENCE_HEADER: Final = "Lcm-Fence"
+BUILD_HEADER: Final = "Lcm-Build"
+"""On the first request of a process: its build and its schema, as in `0.5.0+3f0c5a9e1b7d 2`."""
 EPOCH_HEADER: Final = "Lcm-Epoch"
 """On the answer to a watch: the history that its revisions belong to."""
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -192,6 +194,19 @@ class WatchFrame(msgspec.Struct, frozen=True):
     revision: int = 0
     seen: tuple[WatchedObject, ...] = ()
     problem: Problem | None = None
+
+
+class BuildInfo(NamedTuple):
+    """A build of this software, as another process names it."""
+
+    version: str
+    schema: int
+
+
+def parse_build(text: str) -> BuildInfo | None:
+    """Parse the value of the header; None if it is none, as with processes that do not name their build."""
+    found = re.fullmatch(r"([!-~]{1,100}) ([0-9]{1,6})", text)
+    return BuildInfo(found[1], int(found[2])) if found else None
 
 
 def check_idempotency_key(given: str) -> None:

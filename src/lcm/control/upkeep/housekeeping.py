@@ -211,7 +211,7 @@ class Housekeeping:
             "deletions_left_half_way": await deletion.finish_deletions(self._store, clock=self._clock),
             "requests": await self._sweep(requests.PREFIX, requests.is_older_request, now - requests.RETENTION),
             "tokens": await self._sweep(tokens.TOKENS_PREFIX, tokens.is_expired_token, now),
-            "sign_in_links": await self._sweep(sign_in.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
+            "sign_in_links": await self._sweep(tokens.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
             "sessions_archived": await archive_ended(self._store, now, now - self._linger, self._ends),
             "archived_sessions": await sweep_archive(self._store, now - self._archived),
             "audit_records": await self._sweep(audit.AUDIT_PREFIX, audit.is_older_record, now - self._audit_kept),

@@ -16,7 +16,7 @@ import structlog
 
 from lcm.control.objects.writer import commit_ops
 from lcm.model.base.errors import Conflict, Deposed, Later, Stuck
-from lcm.model.base.resource import Moment, Part
+from lcm.model.base.resource import Count, Moment, Part
 from lcm.model.kinds.registry import KINDS
 from lcm.store.base import ABSENT, LEASES_PREFIX, Lease, Put, Store, scan_all
 from lcm.store.codec import Codec
@@ -26,9 +26,11 @@ _CODEC: Final = Codec()
 
 
 class Installation(Part):
-    """The identity of an installation."""
+    """The identity of an installation; and, in answers, the build that serves it."""
 
     id: str
+    version: str = ""
+    schema: Count = 1
 
 
 async def read_installation_id(store: Store, ids: Callable[[], str]) -> str:

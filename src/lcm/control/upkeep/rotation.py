@@ -17,7 +17,7 @@ from lcm.control.access.sealing import Sealer
 from lcm.control.delivery.sinks import scan_entries
 from lcm.control.objects.writer import Writer
 from lcm.control.upkeep.installation import find_machines
-from lcm.model.access.secret import Secret
+from lcm.model.access.secret import SEALED_FORM, Secret, use_of
 from lcm.model.base.errors import Conflict, Later, Refused, Relist, Stuck
 from lcm.model.base.resource import Count, Part
 from lcm.store.base import Entry, Put
@@ -28,7 +28,7 @@ SETTLE_TIME: Final = timedelta(minutes=10)
 AUDIT_KIND: Final = "SealKey"
 """The audit's kind for a key; its name is the key's id."""
 _DOCUMENT_PATTERN: Final = re.compile(rb"[0-9]{1,6}/[0-9]{1,6}\n")
-_SEALED_PATTERN: Final = re.compile(rb'"(sealed:([0-9a-f]{12}):[A-Za-z0-9_-]+)"')
+_SEALED_PATTERN: Final = re.compile(rb'"(%s)"' % SEALED_FORM.pattern.encode())
 _ROUNDS: Final = 20
 _log: Final = structlog.get_logger()
 
@@ -125,7 +125,7 @@ class Rotation:
             if secret is None:
                 unopened.add(entry.key)
             else:
-                raw = raw.replace(b'"%s"' % old.encode(), b'"%s"' % self.sealer.seal(secret).encode())
+                raw = raw.replace(b'"%s"' % old.encode(), b'"%s"' % self.sealer.seal(secret, use_of(old)).encode())
         return None if raw == entry.value else raw
 
     def _unseal(self, text: str) -> Secret | None:
@@ -139,4 +139,4 @@ def _texts_of_other_keys(current: str, entry: Entry) -> set[str]:
     """Find the texts that keys other than the current one sealed."""
     if not _DOCUMENT_PATTERN.match(entry.value):
         return set()
-    return {found[1].decode() for found in _SEALED_PATTERN.finditer(entry.value) if found[2].decode() != current}
+    return {found[1].decode() for found in _SEALED_PATTERN.finditer(entry.value) if found["key"].decode() != current}

@@ -97,5 +97,6 @@ class WorkerController(ElectedController):
             horizon=timedelta(minutes=lead) + _HORIZON_MARGIN,
             require_licensed=settings.require_licensed_for_cml,
             monitored=settings.worker_monitoring_enabled,
+            console_trust=settings.cml_certificate_trust == "console",
             poll=max(WorkerRules().poll / self.speed, timedelta(seconds=0.2)),
         )

@@ -23,7 +23,9 @@ from lcm.controllers.worker.view import (
     StopMachine,
     WorkerView,
 )
+from lcm.model.access.secret import check_use
 from lcm.model.base.errors import Conflict
+from lcm.model.base.resource import SecretUse
 from lcm.model.kinds.session import LabletSession
 from lcm.providers.protocols.compute import Compute
 from lcm.providers.protocols.labhost import Hosts
@@ -76,6 +78,7 @@ class WorkerEffects:
         host = await self.hosts.of(view.worker)
         match effect:
             case Register(product=product, token=token, expansion_nodes=more):
+                check_use(token, SecretUse.LICENSE_TOKEN)
                 secret = await self.secrets.reveal(token)
                 return await host.register(product=product, token=secret, expansion_nodes=more)
             case Deregister():

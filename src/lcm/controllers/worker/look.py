@@ -1,5 +1,7 @@
 """Observing what each phase needs to know of the outside, as a `WorkerView`. Called by `lifecycle`."""
 
+import hashlib
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,7 +41,7 @@ class WorkerLook:
             seen["image_missing"] = await self._is_image_missing(worker)
         machine = seen.get("instance")
         if phase is _P.STARTING and isinstance(machine, Instance) and machine.state is InstanceState.RUNNING:
-            seen |= await self._observe_boot(worker)
+            seen |= await self._observe_boot(worker, rules)
         if _needs_licence(worker, rules):
             seen |= await self._observe_licence(worker, labs=phase is _P.UNLICENSING)
         return WorkerView(worker, self.clock.now(), rules, sessions, **seen)
@@ -63,13 +65,13 @@ class WorkerLook:
         image = await ask(self.cloud.newest_image(aws.region, aws.ami_name_pattern))
         return image if isinstance(image, Unknown) else image is None
 
-    async def _observe_boot(self, worker: LabWorker) -> Mapping[str, Any]:
+    async def _observe_boot(self, worker: LabWorker, rules: WorkerRules) -> Mapping[str, Any]:
         region, instance_id = worker.spec.aws.region, worker.status.ec2.instance_id
         every = await ask(self.cloud.checks(region, [instance_id]))
         missing = Unknown("EC2 does not say")
         checks: StatusChecks | Unknown = every if isinstance(every, Unknown) else every.get(instance_id, missing)
         seen: dict[str, Any] = {"checks": checks}
-        certificate = worker.status.cml.certificate or await ask_host(self.hosts.certificate(worker))
+        certificate = worker.status.cml.certificate or await self._fetch_certificate(worker, rules)
         if isinstance(certificate, Unknown):
             return seen | {"system": certificate}
         seen["certificate"] = certificate
@@ -86,6 +88,16 @@ class WorkerLook:
         is_silent = isinstance(stats, Unknown) and not stats.answered
         return seen | {"stats": stats, "licence": stats if is_silent else await ask_host(host.licence())}
 
+    async def _fetch_certificate(self, worker: LabWorker, rules: WorkerRules) -> str | Unknown:
+        """Return the certificate to pin; Unknown also while the machine's console does not confirm it."""
+        shown = await ask_host(self.hosts.certificate(worker))
+        if isinstance(shown, Unknown) or not shown or not rules.console_trust:
+            return shown
+        printed = await ask(self.cloud.console(worker.spec.aws.region, worker.status.ec2.instance_id))
+        if isinstance(printed, Unknown) or has_fingerprint(printed, shown):
+            return printed if isinstance(printed, Unknown) else shown
+        return Unknown("the console does not show the fingerprint of its certificate", answered=True)
+
     async def _observe_licence(self, worker: LabWorker, *, labs: bool) -> Mapping[str, Any]:
         host = await ask_host(self.hosts.of(worker))
         if isinstance(host, Unknown):
@@ -97,6 +109,12 @@ class WorkerLook:
         if isinstance(nodes, Unknown):
             return {"licence": licence, "busy_labs": nodes}
         return {"licence": licence, "busy_labs": sorted(lab for lab, each in nodes.items() if running_nodes(each))}
+
+
+def has_fingerprint(console: str, certificate: str) -> bool:
+    """Return whether a console shows the SHA-256 fingerprint of a PEM certificate, as openssl prints it or bare."""
+    wanted = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+    return wanted in console.replace(":", "").lower()
 
 
 def _needs_machine(worker: LabWorker, rules: WorkerRules) -> bool:

@@ -22,6 +22,8 @@ class WorkerRules:
     require_licensed: bool = True
     monitored: bool = True
     """Whether the monitor keeps facts fresh. If not, every look asks the machine too."""
+    console_trust: bool = False
+    """Whether a certificate is pinned only if the machine's console shows its fingerprint."""
     poll: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(hours=2)
     """How long a booting machine that cannot be reached counts as unknown.

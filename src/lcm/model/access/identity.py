@@ -70,6 +70,20 @@ class AccessToken(Part):
     bound: Moment | None = None
     """Nothing made with this token outlives this moment."""
     made_by: str = ""
+    lineage: tuple[str, ...] = ()
+    """The ids of the tokens that this one goes back to, the oldest first: with any of them it is revoked."""
+
+
+class SignInCode(Part):
+    """The stored part of a sign-in link: who is signed in by it, and until when it can be used."""
+
+    name: Subject
+    role: Role
+    expires_at: Moment
+    bound: Moment | None = None
+    """When everything that comes of it must end: with the token it was made with."""
+    lineage: tuple[str, ...] = ()
+    """Likewise."""
 
 
 RANKS: Final = (Role.ADMIN, Role.OPERATOR, Role.AUTHOR, Role.USER)

@@ -4,7 +4,9 @@ Admission uses the search to seal what a user wrote in clear; the command line a
 of type `SecretRef` is found by its type wherever it stands: in nested structs, lists, mappings and optional fields.
 """
 
+import hashlib
 import hmac
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import UnionType
@@ -12,7 +14,8 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, ge
 
 import msgspec
 
-from lcm.model.base.resource import SecretRef, shorten_text
+from lcm.model.base.errors import Stuck
+from lcm.model.base.resource import SecretRef, SecretUse, shorten_text
 
 _HIDDEN: Final = "***"
 
@@ -56,14 +59,23 @@ class Secret:
 
 
 S = TypeVar("S", bound=msgspec.Struct)
-ReplaceRef = Callable[[str, str], str]
-"""Takes the path of a reference, spelt as in faults, and the reference; returns what replaces it."""
+ReplaceRef = Callable[[str, str, str], str]
+"""Takes the path of a reference, spelt as in faults, the reference, and its use; returns what replaces it."""
 
 PLAIN_PREFIX: Final = "plain:"
 """Begins a secret that somebody wrote in clear."""
 SEALED_PREFIX: Final = "sealed:"
 PLACEHOLDER_REF: Final = f"{SEALED_PREFIX}…"
 """A reference that leads nowhere, for places where some reference must stand."""
+FINGERPRINT_PREFIX: Final = f"{SEALED_PREFIX}fingerprint:"
+"""Begins what people are shown of a sealed text: enough to recognise it, too little to use it elsewhere."""
+SEALED_FORM: Final = re.compile(
+    r"sealed:(?P<key>[0-9a-f]{12}):(?:(?P<use>[A-Za-z]+\.[a-z_]+):)?(?P<body>[A-Za-z0-9_-]+)"
+)
+"""A sealed text: the id of its key, its use, and what is encrypted. Older versions named no use."""
+MISPLACED: Final = "SecretMisplaced"
+"""A sealed text stands where another use is meant."""
+_FINGERPRINT_LENGTH: Final = 16
 
 _SECRET_REF_META: Final = get_args(SecretRef)[1]
 _MAX_STRAYS: Final = 100
@@ -79,14 +91,43 @@ def holds_secrets(kind: type[msgspec.Struct]) -> bool:
 
 def list_secrets(document: msgspec.Struct) -> list[tuple[str, str]]:
     """Return the path and the text of every secret reference in a document."""
-    found: list[tuple[str, str]] = []
+    return [(path, ref) for path, ref, _ in list_secret_uses(document)]
 
-    def note(path: str, ref: str) -> str:
-        found.append((path, ref))
+
+def list_secret_uses(document: msgspec.Struct) -> list[tuple[str, str, str]]:
+    """Return the path, the text and the use of every secret reference in a document."""
+    found: list[tuple[str, str, str]] = []
+
+    def note(path: str, ref: str, use: str) -> str:
+        found.append((path, ref, use))
         return ref
 
     replace_secrets(document, note)
     return found
+
+
+def use_of(sealed: str) -> str:
+    """Return the use that a sealed text was sealed for; empty for one of an older version, which fits everywhere."""
+    form = SEALED_FORM.fullmatch(sealed)
+    return (form["use"] or "") if form else ""
+
+
+def check_use(ref: str, use: SecretUse) -> None:
+    """Raise Stuck if a reference is a text that was sealed for another use."""
+    if use_of(ref) not in ("", use):
+        raise Stuck(MISPLACED, f"the secret was sealed for {use_of(ref)}, not for {use}: write the right one")
+
+
+def fingerprint_of(sealed: str) -> str:
+    """Return what is shown of a sealed text."""
+    return FINGERPRINT_PREFIX + hashlib.sha256(sealed.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+
+
+def show_fingerprints(document: S) -> S:
+    """Return a document as people see it: with fingerprints for sealed texts."""
+    if not holds_secrets(type(document)):
+        return document
+    return replace_secrets(document, lambda _, ref, __: fingerprint_of(ref) if SEALED_FORM.fullmatch(ref) else ref)
 
 
 def replace_secrets(document: S, change: ReplaceRef) -> S:
@@ -105,7 +146,11 @@ def replace_raw_secrets(document: object, kind: type[msgspec.Struct], change: Re
 
 def hide_plain_secrets(document: object, kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - likewise
     """Replace every secret in clear by a placeholder, so that a document can be checked and shown."""
-    return replace_raw_secrets(document, kind, lambda _, ref: PLACEHOLDER_REF if ref.startswith(PLAIN_PREFIX) else ref)
+
+    def hide(_path: str, ref: str, _use: str) -> str:
+        return PLACEHOLDER_REF if ref.startswith(PLAIN_PREFIX) else ref
+
+    return replace_raw_secrets(document, kind, hide)
 
 
 def find_stray_secrets(document: object) -> list[str]:
@@ -141,7 +186,8 @@ def _format_trail(trail: "_Trail") -> str:
 
 def _replace_refs(value: Any, hint: Any, path: str, change: ReplaceRef) -> Any:  # noqa: ANN401 - a value of any type, and its hint
     if isinstance(value, str):
-        return change(path, value) if any(_SECRET_REF_META in get_args(one) for one in _union_members(hint)) else value
+        use = next((_use_in(one) for one in _union_members(hint) if _SECRET_REF_META in get_args(one)), None)
+        return value if use is None else change(path, value, use)
     if isinstance(value, msgspec.Struct):
         return _replace_in_struct(value, path, change)
     if isinstance(value, Mapping):
@@ -187,6 +233,10 @@ def _leads_to_secrets(hint: Any) -> bool:  # noqa: ANN401 - a type hint has no b
         or any(_secret_fields(one) for one in _struct_types(hint))
         or any(_leads_to_secrets(one) for one in _item_types(hint, Sequence, Mapping))
     )
+
+
+def _use_in(hint: Any) -> str:  # noqa: ANN401 - likewise
+    return next((str(one) for one in get_args(hint) if isinstance(one, SecretUse)), "")
 
 
 def _union_members(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise

@@ -70,6 +70,19 @@ SecretRef = Annotated[
 ]
 
 
+class SecretUse(StrEnum):
+    """What a secret is for: kind and field. A field's type is annotated with its use.
+
+    A secret that is sealed for one use is accepted for no other.
+    """
+
+    ADMIN_PASSWORD = "LabWorker.admin_password"  # noqa: S105 - a name
+    LICENSE_TOKEN = "LabWorker.license_token"  # noqa: S105 - likewise
+    SIGNING_SECRET = "Sink.secret"  # noqa: S105 - likewise
+    CREDENTIAL = "Sink.credential"
+    SINK_URL = "Sink.url"
+
+
 def shorten_text(text: str, limit: int = MAX_TEXT_LENGTH) -> str:
     """Return a text of at most `limit` characters; … marks where it was cut."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

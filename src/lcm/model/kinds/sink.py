@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from lcm.model.base.event import Event
-from lcm.model.base.resource import API_VERSION, Count, Metadata, Moment, Name, Part, SecretRef, Status, Text
+from lcm.model.base.resource import API_VERSION, Count, Metadata, Moment, Name, Part, SecretRef, SecretUse, Status, Text
 
 CREDENTIAL_MARK: Final = "{credential}"
 """Replaced in a URL by the sink's credential, for receivers whose URLs are secret."""
@@ -54,7 +54,7 @@ class SinkSpec(Part):
 
     `secret` signs every request; `previous_secret` does so too while receivers change over. `credential` is
     what the receiver requires: PagerDuty's routing key, or the value of {credential} in the URL. A URL that ends in ***
-    is not shown in full; sent back, it stays as it is.
+    is not shown in full; sent back, it stays as it is. `sealed_url` is the whole of it, encrypted by us.
     """
 
     url: Annotated[str, msgspec.Meta(max_length=2048, examples=["https://hooks.example.org/lcm"])]
@@ -65,9 +65,10 @@ class SinkSpec(Part):
     session_id: Filter | None = None
     definition_id: Filter | None = None
     enabled: bool = True
-    secret: SecretRef | None = None
-    previous_secret: SecretRef | None = None
-    credential: SecretRef | None = None
+    secret: Annotated[SecretRef, SecretUse.SIGNING_SECRET] | None = None
+    previous_secret: Annotated[SecretRef, SecretUse.SIGNING_SECRET] | None = None
+    credential: Annotated[SecretRef, SecretUse.CREDENTIAL] | None = None
+    sealed_url: Annotated[SecretRef, SecretUse.SINK_URL] | None = None
 
 
 class Sink(Part):
@@ -163,14 +164,14 @@ def redact_url(url: str) -> str:
 
 def redact_sink(sink: Sink) -> Sink:
     """Return a sink whose URL may be shown."""
-    return with_url(sink, redact_url(sink.spec.url))
+    return with_url(sink, redact_url(sink.spec.url), sink.spec.sealed_url)
 
 
-def with_url(sink: Sink, url: str) -> Sink:
+def with_url(sink: Sink, url: str, sealed_url: str | None) -> Sink:
     """Return a sink with another URL; the same object if it is no other."""
-    if url == sink.spec.url:
+    if (url, sealed_url) == (sink.spec.url, sink.spec.sealed_url):
         return sink
-    return msgspec.structs.replace(sink, spec=msgspec.structs.replace(sink.spec, url=url))
+    return msgspec.structs.replace(sink, spec=msgspec.structs.replace(sink.spec, url=url, sealed_url=sealed_url))
 
 
 def upgrade_sink(flat: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from lcm.model.base.resource import (
     Positive,
     Region,
     SecretRef,
+    SecretUse,
     ShortText,
     Status,
     Text,
@@ -119,9 +120,9 @@ class CmlSpec(Part):
     """How CML on the worker is used."""
 
     admin_username: ShortText = "admin"
-    admin_password: SecretRef = "env:CML_ADMIN_PASSWORD"  # noqa: S105 - where it is, not what it is
+    admin_password: Annotated[SecretRef, SecretUse.ADMIN_PASSWORD] = "env:CML_ADMIN_PASSWORD"  # noqa: S105 - where it is, not what it is
     license_flavour: LicenseFlavour = LicenseFlavour.ENTERPRISE
-    license_token: SecretRef | None = None
+    license_token: Annotated[SecretRef, SecretUse.LICENSE_TOKEN] | None = None
     max_nodes_unlicensed: Count = UNLICENSED_NODES
     max_nodes_licensed: Count = LICENSED_NODES
     telemetry: bool = False

@@ -6,8 +6,10 @@ not mean a hundred calls; a failure is cached for some seconds, for those who as
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -19,7 +21,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError, Stuck
 from lcm.providers.aws.errors import translate_errors
-from lcm.providers.protocols.secrets import MISSING, UNREADABLE, nonempty_secret
+from lcm.providers.protocols.secrets import MISSING, NOT_ALLOWED, UNREADABLE, nonempty_secret
 
 if TYPE_CHECKING:
     from types_aiobotocore_secretsmanager import SecretsManagerClient
@@ -46,19 +48,24 @@ class _CachedSecret(NamedTuple):
 
 
 class AwsSecrets:
-    """The secrets of one account and region. Without keys (an id and its secret), credentials are the session's."""
+    """The secrets of one account and region whose names match one of the allowed patterns.
+
+    Without keys (an id and its secret), credentials are the session's.
+    """
 
     def __init__(
         self,
         *,
         region: str,
         clock: Clock,
+        allowed: Iterable[str] = (),
         session: AioSession | None = None,
         keys: tuple[Secret, Secret] | None = None,
         endpoint_url: str = "",
         kept: timedelta = CACHED_FOR,
         call_seconds: float = _CALL_SECONDS,
     ) -> None:
+        self._allowed = tuple(allowed)
         self._region = region
         self._clock = clock
         self._session = session or AioSession()
@@ -77,6 +84,9 @@ class AwsSecrets:
         name, _, key = ref.removeprefix("aws:").partition("#")
         if not name or len(name) > _MAX_NAME or not ref.isprintable():
             raise Stuck(UNREADABLE, "aws: is not followed by a secret's name")
+        if not any(fnmatchcase(name, pattern) for pattern in self._allowed):
+            allowed = ", ".join(self._allowed) or "none"
+            raise Stuck(NOT_ALLOWED, f"aws:{name} may not be used as a secret; SECRET_AWS_ALLOWED allows {allowed}")
         whole = await self._read_whole(name)
         return _pick_key(whole, key, ref) if key else whole
 

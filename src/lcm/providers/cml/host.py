@@ -35,7 +35,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from lcm.model.access.secret import Secret
+from lcm.model.access.secret import Secret, check_use
+from lcm.model.base.resource import SecretUse
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.cml import answers, lab_answers
 from lcm.providers.cml import labs as cml_labs
@@ -213,6 +214,7 @@ class CmlHosts:
         kept = self._cached.get(uid)
         if kept is not None and kept.endpoint == way and now - kept.revealed_at < PASSWORD_CACHED_SECONDS:
             return kept.host
+        check_use(way.password, SecretUse.ADMIN_PASSWORD)
         password = await self._secrets.reveal(way.password)
         kept = self._cached.get(uid)  # another task may have done so meanwhile
         if kept is not None and kept.endpoint == way and kept.password == password:

@@ -1,9 +1,10 @@
-"""Secrets encrypted at rest: `sealed:KEYID:BASE64URL(nonce|ciphertext)`, by AES-256-GCM; and the keys for that.
+"""Secrets encrypted at rest: `sealed:KEYID:USE:BASE64URL(nonce|ciphertext)`, by AES-256-GCM; and the keys for that.
 
 Admission seals what people write in clear, `protocols.secrets` opens it for whoever needs it, key rotation seals it
-anew. A sealed text is bound to the installation by its key, not to the object or field that it stands in. A pool
-copies its template's spec into the workers that it makes, people copy documents under other names, and a restore may
-bring them back elsewhere; bound to an object, all those copies could not be opened.
+anew. A sealed text is bound to the installation by its key, and to its use (kind and field), which is authenticated
+with it: whoever opens a text compares its use with the one at hand. It is not bound to an object: a pool copies its
+template's spec into the workers that it makes, and a restore may bring objects back elsewhere; such copies could not be
+opened. Texts of older versions name no use, and open everywhere they stand.
 
 Keys stand in a file that only its owner may read, or in a text from the environment: one key a line, in base64; the
 first one seals, the others only open. `lcm up` creates the file. `InstalledKeys`, made by `compose`, reads nothing
@@ -16,7 +17,6 @@ import base64
 import fcntl
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,7 +27,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from lcm.model.access.secret import Secret
+from lcm.model.access.secret import SEALED_FORM, Secret, use_of
 from lcm.model.base.errors import Fault, Invalid, Refused, Stuck, TooLarge
 from lcm.providers.local.files import open_regular, read_open, translate_os_error
 from lcm.system.clock import new_nonce, new_seal_key
@@ -41,7 +41,6 @@ NO_SEAL_KEY: Final = "SealKeyMissing"
 """The text was sealed with a key that we do not have."""
 
 _NONCE_BYTES: Final = 12
-_FORM: Final = re.compile(r"sealed:([0-9a-f]{12}):([A-Za-z0-9_-]+)")
 
 
 class KeyRing:
@@ -59,8 +58,8 @@ class KeyRing:
         """The id of the key that seals."""
         return self._current
 
-    def seal(self, secret: Secret) -> str:
-        """Encrypt a secret; the same secret gives a different text each time. Raises Invalid, TooLarge."""
+    def seal(self, secret: Secret, use: str) -> str:
+        """Encrypt a secret for a use; the same secret gives a different text each time. Raises Invalid, TooLarge."""
         clear = secret.reveal().encode(errors="replace")
         if not clear or clear.decode() != secret.reveal():
             raise Invalid(Fault("secret", "empty, or not a text", "write the secret"))
@@ -68,30 +67,32 @@ class KeyRing:
             raise TooLarge(f"a secret to be sealed has at most {MAX_BYTES} bytes")
         nonce = self._new_nonce()
         assert len(nonce) == _NONCE_BYTES
-        sealed = nonce + self._ciphers[self._current].encrypt(nonce, clear, _associated_data(self._current))
-        return f"sealed:{self._current}:{base64.urlsafe_b64encode(sealed).rstrip(b'=').decode()}"
+        sealed = nonce + self._ciphers[self._current].encrypt(nonce, clear, _associated_data(self._current, use))
+        bound = f"{self._current}:{use}" if use else self._current
+        return f"sealed:{bound}:{base64.urlsafe_b64encode(sealed).rstrip(b'=').decode()}"
 
     def unseal(self, text: str) -> Secret:
         """Decrypt a sealed text. Raises Stuck when it was not sealed here, or was changed since."""
-        form = _FORM.fullmatch(text)
+        form = SEALED_FORM.fullmatch(text)
         if form is None:
             raise Stuck(UNSEALABLE, f"{sealed_label(text)} is not a sealed text")
-        if (cipher := self._ciphers.get(form[1])) is None:
+        if (cipher := self._ciphers.get(form["key"])) is None:
             raise Stuck(
                 NO_SEAL_KEY,
                 f"{sealed_label(text)} was sealed with a key that is not here; give its key besides the others",
             )
-        whole = len(form[2]) % 4 != 1  # base64 never has a length of 4n + 1
-        sealed = base64.urlsafe_b64decode(form[2] + "=" * (-len(form[2]) % 4)) if whole else b""
+        body, bound = form["body"], _associated_data(form["key"], form["use"] or "")
+        whole = len(body) % 4 != 1  # base64 never has a length of 4n + 1
+        sealed = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)) if whole else b""
         try:
-            clear = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _associated_data(form[1]))
+            clear = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
         except (InvalidTag, ValueError):  # ValueError: the text is too short to hold anything
             raise Stuck(UNSEALABLE, f"{sealed_label(text)} is not as it was sealed; write the secret again") from None
         return Secret(clear.decode())
 
     def reseal(self, text: str) -> str:
         """Seal with the current key what an older one sealed; unchanged when it is current. Raises as `unseal`."""
-        return text if text.startswith(f"sealed:{self._current}:") else self.seal(self.unseal(text))
+        return text if text.startswith(f"sealed:{self._current}:") else self.seal(self.unseal(text), use_of(text))
 
 
 def fingerprint(key: bytes) -> str:
@@ -101,12 +102,12 @@ def fingerprint(key: bytes) -> str:
 
 def sealed_label(text: str) -> str:
     """Return a short form of a sealed text, with only its key id; the rest would fill a screen."""
-    form = _FORM.fullmatch(text)
-    return f"sealed:{form[1]}:…" if form else "sealed:…"
+    form = SEALED_FORM.fullmatch(text)
+    return f"sealed:{form['key']}:…" if form else "sealed:…"
 
 
-def _associated_data(key_id: str) -> bytes:
-    return b"lcm sealed v1 " + key_id.encode()
+def _associated_data(key_id: str, use: str) -> bytes:
+    return f"lcm sealed v2 {key_id} {use}".encode() if use else f"lcm sealed v1 {key_id}".encode()
 
 
 EXPOSED: Final = "SealKeyExposed"
@@ -233,8 +234,8 @@ class InstalledKeys:
     def current(self) -> str:
         return self._load_ring().current
 
-    def seal(self, secret: Secret) -> str:
-        return self._load_ring().seal(secret)
+    def seal(self, secret: Secret, use: str) -> str:
+        return self._load_ring().seal(secret, use)
 
     def unseal(self, text: str) -> Secret:
         return self._load_ring().unseal(text)

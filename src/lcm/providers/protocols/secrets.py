@@ -1,8 +1,8 @@
 """From a reference to the secret: `env:NAME`, `file:/path`, `aws:NAME[#key]` or `sealed:…`.
 
 Made by `compose`; controllers reveal a secret right before they send it, and keep nothing. People may write any
-reference into a document, and its secret is sent to a machine of their choice: so variables and files must be allowed
-by name.
+reference into a document, and its secret is sent to a machine of their choice: so variables, files and the secrets of
+AWS must be allowed by name.
 """
 
 from collections.abc import Callable, Mapping
