@@ -13,12 +13,12 @@ from lcm.control.plane.protocol import Ref, ref_of
 from lcm.controllers.scheduler.index import PromisedSessions, SeatKey
 from lcm.controllers.scheduler.licences import LicenceShortage, Shortages, needs_licence, unlicensed_risk
 from lcm.controllers.scheduler.queue_plan import Seeker
-from lcm.controllers.scheduler.risk import NO_PLACE, Risk, RiskFacts, risk_of
+from lcm.controllers.scheduler.risk import Risk, RiskFacts, risk_of
 from lcm.controllers.scheduler.sessions import MAX_RETRIES
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import ZERO_AMOUNT, Claim
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, is_asap
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, RiskReason, is_asap
 from lcm.placement.claims import asap_claim, asap_length, need_of, request_for, slot_claim
 from lcm.placement.places import session_holder
 from lcm.placement.request import Place
@@ -47,7 +47,9 @@ def find_seekers(view: SchedulerView, cache: Cache, now: datetime, lacking: Shor
         if is_asap(session):
             _add_seeker(found, session, _asap_seeker(view, session, known, now))
         elif session.status.seat is None or session.status.claim is None:
-            found.risks[session_holder(session)] = Risk(NO_PLACE, "its worker is lost, and no other place fits it")
+            found.risks[session_holder(session)] = Risk(
+                RiskReason.NO_PLACE, "its worker is lost, and no other place fits it"
+            )
             _add_seeker(found, session, _slot_seeker(view, session, known, now))
     for session, risk in _find_endangered(view, now, lacking):
         known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))

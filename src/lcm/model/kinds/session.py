@@ -92,6 +92,18 @@ class SessionCondition(StrEnum):
     AT_RISK = "AtRisk"
 
 
+class RiskReason(StrEnum):
+    """Why a session may not get what it was promised, as the scheduler says it in the condition AtRisk."""
+
+    NO_WORKER = "NoWorkerInTime"
+    LATE = "SeatTooLate"
+    TAKEN = "SeatStillTaken"
+    TOO_SMALL = "SeatTooSmall"
+    FOREIGN = "ForeignLabs"
+    NO_PLACE = "NoPlace"
+    NO_LICENCE = "NoLicence"
+
+
 class LabletSessionSpec(Part):
     """A booking. Without a slot it starts as soon as possible, for `duration_minutes`."""
 
