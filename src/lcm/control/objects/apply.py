@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from lcm.control.admission.admit import Admission, Quota
 from lcm.control.admission.references import Reference, Target, reference_of
-from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.booking.promise import Promises
 from lcm.control.objects.bundles import BundleItem, DocumentFaults, pack_bundles, with_own_bundle, with_promise
 from lcm.control.objects.deletion import find_targets
 from lcm.control.objects.records import Record, is_nameable, key_of, read_entry, unique_key_error, unique_key_of
@@ -25,6 +25,8 @@ from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
 from lcm.store.base import MAX_OPERATIONS, Entry, scan_all
 from lcm.system.tasks import TimeSlice
 
@@ -285,7 +287,7 @@ class Applier:
 
 
 def _is_booking(item: BundleItem) -> bool:
-    return item.is_new and has_slot(item.after)
+    return item.is_new and isinstance(item.after, LabletSession | Reservation)
 
 
 def _ref_of_document(document: object) -> Ref[Resource] | None:
