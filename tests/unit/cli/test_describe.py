@@ -11,12 +11,13 @@ from harness import given
 from lcm.cli.documents.describe import describe_lines, summary_lines
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Caller, Role
+from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Owner, Truth
 from lcm.model.kinds.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Recurrence, ReservationPhase
 from lcm.model.kinds.session import Progress, SchedulingDecision, SessionPhase, Waiting
-from lcm.model.kinds.worker import IdleVerdict, WorkerPhase
+from lcm.model.kinds.worker import IdleVerdict, WorkerPhase, compute_usage
 from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock
 
@@ -74,6 +75,19 @@ def test_a_worker_tells_its_machine_its_licence_and_why_it_will_be_paused(monkey
     ):
         assert line in lines
     assert " ".join(" ".join(lines).split()).count("full") == 30
+
+
+def test_a_worker_tells_what_is_claimed_of_it_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=256_000, nodes=200, ports=6_000, labs=20)
+    labs = [Amount(cpu_millis=4_000, memory_mb=2_304, storage_mb=16_384, nodes=4, ports=3, labs=1)] * 12
+    usage, created = compute_usage(room, labs), given.moment("09:00")
+    worker = given.worker(phase=WorkerPhase.ACTIVE, capacity=room, usage=usage, created_at=created)
+    text = " ".join(" ".join(told(worker, monkeypatch)).split())
+    assert "Capacity: 48 CPU, 192 GB memory, 250 GB disk, 200 nodes, 6000 ports, 20 labs" in text
+    assert (
+        "Claimed: 48 CPU (100%), 27 GB memory (14%), 192 GB disk (77%), 48 nodes (24%), 36 ports (1%), 12 labs" in text
+    )
+    assert "Available: 0 CPU, 165 GB memory, 58 GB disk, 152 nodes, 5964 ports, 8 labs" in text
 
 
 def test_a_pool_tells_its_newest_decisions_and_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,8 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
         "              people: unknown, so active; CML did not say",
         "Failure:      CmlNotUp, 2 retries so far",
         "Paused:       1 times, resumed 0 times",
-        "Sessions:     s1 RUNNING of ada",
+        "Sessions:     1 on it, 0 to come",
+        "              s1 RUNNING of ada",
         "Alerts:       warning HighCpu for 0s: CPU is at 95 %",
     ):
         assert line in text.splitlines()
