@@ -16,7 +16,14 @@ from lcm.model.base.resource import Truth, find_condition, has_condition
 from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, get_claim
-from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LabWorkerSpec, WorkerCondition, WorkerPhase
+from lcm.model.kinds.worker import (
+    HOSTING_PHASES,
+    NOT_ADMITTED,
+    LabWorker,
+    LabWorkerSpec,
+    WorkerCondition,
+    WorkerPhase,
+)
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms, boot_lead, usual_boot
 from lcm.placement.limits import OPENING_POLICIES
@@ -79,8 +86,13 @@ def claims_of_booking(booking: LabletSession | Reservation) -> Iterator[tuple[st
 def is_accepting(worker: LabWorker) -> bool:
     """Return whether a worker may be given a session now."""
     accepts = has_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS, Truth.TRUE)
-    leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
-    return accepts and worker.status.phase in HOSTING_PHASES and not leaving
+    return accepts and worker.status.phase in HOSTING_PHASES and not _is_closed(worker)
+
+
+def _is_closed(worker: LabWorker) -> bool:
+    """Return whether somebody wants no more sessions on a worker, whatever it could do."""
+    stays = worker.metadata.deletion_timestamp is None and worker.spec.wanted_state == "running"
+    return not (stays and worker.spec.accepts_sessions)
 
 
 def is_wanted(worker: LabWorker) -> bool:
@@ -93,8 +105,7 @@ def usable_from(worker: LabWorker, now: datetime, boot: timedelta) -> datetime |
     """Return when a worker can be used: now, or once it has booted; None if it is not on its way up."""
     if is_accepting(worker):
         return now
-    leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
-    if leaving or worker.status.phase not in COMING_PHASES:
+    if _is_closed(worker) or worker.status.phase not in COMING_PHASES:
         return None
     way_up = list(takewhile(lambda line: line.phase in COMING_PHASES, reversed(worker.status.history)))
     since = way_up[-1].at if way_up else now
@@ -322,6 +333,8 @@ def _closed_reason(worker: LabWorker, usable: datetime | None, now: datetime) ->
         return "" if usable <= now else BOOTING
     if worker.status.phase is _P.DRAINING or worker.metadata.deletion_timestamp is not None:
         return DRAINING
+    if not worker.spec.accepts_sessions:
+        return NOT_ADMITTED
     known = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
     reason = known.reason if known is not None and worker.status.phase in HOSTING_PHASES else str(worker.status.phase)
     return "it is wanted stopped" if worker.spec.wanted_state == "stopped" else reason

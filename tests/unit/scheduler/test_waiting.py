@@ -11,7 +11,7 @@ from harness import given
 from harness.booking_world import from_monday, lab, metal
 from harness.scheduler_world import HOUR, MINUTE, Room, booting, filled, serving
 from lcm.control.booking.step_records import FleetSettings
-from lcm.control.plane.protocol import Ref, Terminate
+from lcm.control.plane.protocol import Ref, Terminate, ref_of
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.definition import AmiRequirements
@@ -315,3 +315,18 @@ async def test_what_no_pool_could_ever_host_is_refused_at_booking_and_the_reason
         await wants_future(room, "for-the-new-image")  # the old machine says nothing about the next one
         await room.remove(pool)
         await wants_future(room, "after-the-pool")  # a worker may come at any time
+
+
+@from_monday
+async def test_a_machine_that_was_imported_gets_no_session_before_a_person_says_so() -> None:
+    async with Room().open() as room:
+        worker = given.changed(serving("found", lab_track=""), {"spec": {"accepts_sessions": False}})
+        await room.put(worker)
+        await room.wants("s1")
+        found = await room.until("s1", lambda one: one.status.waiting is not None)
+        assert found.status.waiting is not None
+        assert "nobody has said that it takes sessions" in found.status.waiting.basis
+        await asyncio.sleep(300)
+        assert (await room.session("s1")).status.worker_id is None
+        await room.otto.patch(ref_of(worker), {"spec": {"accepts_sessions": True}})
+        await room.until("s1", lambda one: one.status.worker_name == "found")

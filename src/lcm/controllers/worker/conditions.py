@@ -15,6 +15,7 @@ from lcm.model.base.resource import Condition, Truth, has_condition, with_condit
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, get_claim
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
+    NOT_ADMITTED,
     CapacityUsage,
     CmlFacts,
     Ec2Facts,
@@ -98,25 +99,21 @@ def _licensed_condition(status: LabWorkerStatus) -> _ConditionParts:
 
 def _accepting_condition(worker: LabWorker, status: LabWorkerStatus, *, licensed: bool) -> _ConditionParts:
     """Derive whether sessions may be placed: never before CML is ready and licensed, nor while unhealthy or silent."""
-    reason = ""
-    if worker.metadata.deletion_timestamp is not None:
-        reason = "Deleted"
-    elif status.phase not in HOSTING_PHASES:
-        reason = f"Phase{status.phase}"
-    elif worker.spec.wanted_state == "stopped":
-        reason = "WantedStopped"
-    elif status.cml.ready is not True:
-        reason = "CMLNotReady"
-    elif worker.spec.host_kind == "cml" and status.cml.licensed is None:
-        reason = "LicenceUnknown"
-    elif worker.spec.host_kind == "cml" and not licensed:
-        reason = "NotLicensed"
-    elif has_condition(status.conditions, _C.HEALTH_CHECK_PASSED, Truth.FALSE):
-        reason = "Unhealthy"
-    elif has_condition(status.conditions, _C.REACHABLE, Truth.FALSE):
-        reason = "Unreachable"
-    if reason:
-        return _C.ACCEPTING_LABS, Truth.FALSE, reason, ""
+    is_cml, conditions = worker.spec.host_kind == "cml", status.conditions
+    obstacles = (
+        (worker.metadata.deletion_timestamp is not None, "Deleted", ""),
+        (status.phase not in HOSTING_PHASES, f"Phase{status.phase}", ""),
+        (worker.spec.wanted_state == "stopped", "WantedStopped", ""),
+        (not worker.spec.accepts_sessions, "NotAdmitted", NOT_ADMITTED),
+        (status.cml.ready is not True, "CMLNotReady", ""),
+        (is_cml and status.cml.licensed is None, "LicenceUnknown", ""),
+        (is_cml and not licensed, "NotLicensed", ""),
+        (has_condition(conditions, _C.HEALTH_CHECK_PASSED, Truth.FALSE), "Unhealthy", ""),
+        (has_condition(conditions, _C.REACHABLE, Truth.FALSE), "Unreachable", ""),
+    )
+    for is_in_the_way, reason, message in obstacles:
+        if is_in_the_way:
+            return _C.ACCEPTING_LABS, Truth.FALSE, reason, message
     return _C.ACCEPTING_LABS, Truth.TRUE, "Ready", ""
 
 

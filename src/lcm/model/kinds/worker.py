@@ -137,7 +137,10 @@ class IdlePolicy(Part):
 
 
 class LabWorkerSpec(Part):
-    """The desired state of a worker."""
+    """The desired state of a worker.
+
+    `accepts_sessions` is False for a machine that was found and imported, until a person says otherwise.
+    """
 
     aws: AwsSpec = AwsSpec()
     cml: CmlSpec = CmlSpec()
@@ -149,6 +152,7 @@ class LabWorkerSpec(Part):
     idle: IdlePolicy = IdlePolicy()
     drain_deadline_minutes: Minutes = 240
     auto_remediate: bool = True
+    accepts_sessions: bool = True
 
 
 class Ec2Facts(Part):
@@ -333,6 +337,10 @@ SATISFIED_AFFINITIES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] 
 
 HOSTING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE})
 """Phases in which a worker may be given a session."""
+
+
+NOT_ADMITTED: Final = "nobody has said that it takes sessions: set spec.accepts_sessions to true, and its lab_track"
+"""Why a worker that was imported takes no sessions."""
 
 
 def coarse_status(status: LabWorkerStatus) -> str:
