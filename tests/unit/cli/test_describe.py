@@ -116,6 +116,17 @@ def test_a_waiting_session_tells_its_place_its_estimate_and_the_reason(monkeypat
     assert "Slot:         as soon as possible, for 120 minutes" in lines
 
 
+def test_a_session_tells_which_ports_drifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = {
+        "allocated_ports": {"R1_serial": 2001, "PC_vnc": 2002},
+        "observed_ports": {"R1_serial": 2005, "PC_vnc": 2002},
+    }
+    lines = told(given.session(phase=SessionPhase.RUNNING, port_drift_detected=True, **ports), monkeypatch)
+    assert "Port drift:   R1_serial is 2005 instead of 2001" in lines
+    gone = given.session(port_drift_detected=True, allocated_ports={"R1_serial": 2001}, observed_ports={})
+    assert "Port drift:   some are missing" in told(gone, monkeypatch)
+
+
 def test_a_running_session_tells_first_where_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     running: dict[str, Any] = {
         "phase": SessionPhase.RUNNING,

@@ -13,7 +13,7 @@ import msgspec
 from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.observe import definition_lines, format_needs
 from lcm.cli.documents import texts
-from lcm.cli.documents.describe_worker import LabelledText, label_first, worker_lines
+from lcm.cli.documents.describe_worker import LabelledText, alert_lines, label_first, worker_lines
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import at_risk_condition, phase_of, seat_label
 from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, parse_targets, title
@@ -25,7 +25,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation, ReservationClaim
-from lcm.model.kinds.session import LabletSession, get_claim
+from lcm.model.kinds.session import LabletSession, describe_drift, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.system.clock import SystemClock
 
@@ -173,6 +173,8 @@ def _connection_lines(session: LabletSession) -> Iterator[LabelledText]:
     ports = sorted((status.allocated_ports or {}).items())
     addresses = {name: f", {address}" for name, address in status.access_urls.items()}
     yield from label_first("Ports", (f"{port} {name}{addresses.get(name, '')}" for name, port in ports))
+    if status.port_drift_detected:
+        yield "Port drift", describe_drift(status)
     if status.worker_name:
         yield "Worker", status.worker_ref or status.worker_name
     if status.seat:
@@ -201,6 +203,7 @@ async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list
             lines += session_lines(resource, now)
         case Reservation():
             lines += reservation_lines(resource, now)
+    lines += await alert_lines(plane, resource, now)
     if error := getattr(resource.status, "last_error", ""):
         lines.append(("Last error", error))
     return lines

@@ -14,7 +14,8 @@ from lcm.control.plane.protocol import Plane, ref_of
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Forbidden
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, describe_drift
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
 
@@ -42,7 +43,10 @@ async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[L
     lines = [*_machine_lines(worker), *_state_lines(worker, now)]
     lines += _idle_lines(worker.status.idle, now, enabled=worker.spec.idle.enabled)
     lines += label_first("Measured", _telemetry_lines(await plane.telemetry(ref_of(worker)), now))
-    lines += label_first("Sessions", _sessions(await sessions_on_worker(plane, worker), now))
+    sessions = await sessions_on_worker(plane, worker)
+    lines += label_first("Sessions", _sessions(sessions, now))
+    drifted = (one for one in sessions if one.status.port_drift_detected)
+    lines += label_first("Port drift", (f"{one.metadata.name}: {describe_drift(one.status)}" for one in drifted))
     ledger = await _unless_forbidden(plane.licences())
     lines += label_first(
         "Licence seat",
@@ -54,15 +58,18 @@ async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[L
     )
     spent = await _unless_forbidden(plane.costs(since=worker.metadata.created_at or now, until=now))
     lines += label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
-    lines += label_first(
-        "Alerts",
-        [
-            f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
-            for one in await _unless_forbidden(plane.alerts()) or ()
-            if one.uid == uid
-        ],
-    )
     return lines
+
+
+async def alert_lines(plane: Plane, resource: Resource, now: datetime) -> list[LabelledText]:
+    """Return the alerts about an object; none for a caller who may not see them."""
+    raised = await _unless_forbidden(plane.alerts()) or ()
+    texts = (
+        f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
+        for one in raised
+        if one.uid == resource.metadata.uid
+    )
+    return list(label_first("Alerts", texts))
 
 
 async def _unless_forbidden(answer: Awaitable[T]) -> T | None:

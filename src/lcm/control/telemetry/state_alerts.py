@@ -13,11 +13,19 @@ from lcm.control.telemetry.alert_records import make_alert, read_alerts
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Truth, find_condition, shorten_text
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, RiskReason, SessionCondition
+from lcm.model.kinds.session import (
+    ON_WORKER_PHASES,
+    SESSION_MACHINE,
+    LabletSession,
+    RiskReason,
+    SessionCondition,
+    describe_drift,
+)
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.store.base import Op, Store
 
 AT_RISK_ALERT: Final = "SessionAtRisk"
+DRIFT_ALERT: Final = "PortDrift"
 _RISK_REASONS: Final = frozenset(map(str, RiskReason))
 """A session that has just lost its worker has another reason, until the scheduler has looked for another place."""
 
@@ -33,7 +41,25 @@ def check_at_risk(session: LabletSession) -> AlertFinding | None:
     return AlertFinding(alert=AT_RISK_ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=shorten_text(text))
 
 
-STATE_ALERTS: Final[Mapping[str, Callable[[LabletSession], AlertFinding | None]]] = {AT_RISK_ALERT: check_at_risk}
+def check_drift(session: LabletSession) -> AlertFinding | None:
+    """Complain of a lab that has other ports than it was given."""
+    status = session.status
+    if not status.port_drift_detected or status.phase not in ON_WORKER_PHASES:
+        return None
+    name = session.metadata.name
+    text = f"the lab of {name} on {status.worker_name} has other ports than it was given: {describe_drift(status)}"
+    remedy = (
+        f"no other session there gets them while it runs; correct its tags, or end it (`lcm observe session {name}`)"
+    )
+    return AlertFinding(
+        alert=DRIFT_ALERT, severity=Severity.WARNING, reason=DRIFT_ALERT, message=shorten_text(f"{text}; {remedy}")
+    )
+
+
+STATE_ALERTS: Final[Mapping[str, Callable[[LabletSession], AlertFinding | None]]] = {
+    AT_RISK_ALERT: check_at_risk,
+    DRIFT_ALERT: check_drift,
+}
 """The alerts that a session's state says, by name."""
 
 
