@@ -20,12 +20,12 @@ from lcm.cli.output.nouns import missing, naming_missing, parse_one_target, pars
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, SessionName, Target, Targets
 from lcm.cli.output.table import Column, TextTable
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange
+from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation, ReservationClaim
-from lcm.model.kinds.session import LabletSession, describe_drift, get_claim
+from lcm.model.kinds.session import LabletSession, SessionCondition, describe_drift, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.system.clock import SystemClock
 
@@ -128,21 +128,30 @@ def session_lines(session: LabletSession, now: datetime) -> Iterator[LabelledTex
         yield "Waiting", f"number {waiting.queue_position}{start}: {waiting.basis}"
     if decision := status.last_decision:
         yield "Decision", f"{decision.action}: {decision.reason}"
+    yield from _time_lines(session, now)
+    if status.cost_usd is not None:
+        yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
+    yield "Definition", spec.definition
+    yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
+
+
+def _time_lines(session: LabletSession, now: datetime) -> Iterator[LabelledText]:
+    """Yield when a session runs: as it was booked, as it is, and what is claimed for it."""
+    spec, status = session.spec, session.status
     if spec.timeslot_start and spec.timeslot_end:
         yield "Slot", f"{render.format_relative(spec.timeslot_start, now)} to {render.format_moment(spec.timeslot_end)}"
     else:
         yield "Slot", f"as soon as possible, for {spec.duration_minutes} minutes"
     if status.ends_at:
         yield "Ends", render.format_relative(status.ends_at, now)
+    cut = find_condition(status.conditions, SessionCondition.TIME_SHORTENED)
+    if cut and cut.status is Truth.TRUE:
+        yield "Shortened", cut.message
     if claim := get_claim(session):
         yield (
             "Claim",
             f"{render.format_moment(claim.start)} to {render.format_moment(claim.end)}, with start-up and clean-up",
         )
-    if status.cost_usd is not None:
-        yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
-    yield "Definition", spec.definition
-    yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
 
 
 def reservation_lines(reservation: Reservation, now: datetime) -> Iterator[LabelledText]:

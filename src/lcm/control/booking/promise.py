@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from lcm.control.accounts.costs import read_costs
 from lcm.control.booking.calendar import Calendar, PoolRef
 from lcm.control.booking.guards import Guards, pool_guard_key, pools_revision, read_guards, token_guard_key
@@ -28,6 +30,7 @@ from lcm.control.booking.request import (
     name_booking_in_refusal,
     request_of,
     with_seats,
+    with_time_shortened,
 )
 from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
 from lcm.control.objects.records import key_of
@@ -39,12 +42,12 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.billing import sum_costs
 from lcm.placement.candidate import format_moment
-from lcm.placement.claims import Terms, asap_claim, need_of, requirements_of, slot_of
+from lcm.placement.claims import Terms, asap_claim, asap_length, need_of, requirements_of, slot_of
 from lcm.placement.limits import PromiseRules
 from lcm.placement.places import PoolSnapshot, find_unhostable, session_holder, template_place
 from lcm.placement.promise import PromiseRefusal as Refusal
@@ -262,6 +265,26 @@ class Promises:
         if found is not None:
             pool, why, reason = found
             raise NoRoom(f"nobody can ever host it: pool {pool}: {reason}; {_HOSTING_REMEDIES[why]}", why=why)
+
+    async def grant_time(self, before: LabletSession, after: LabletSession) -> tuple[LabletSession, Sequence[Op]]:
+        """Give a session that came up late the whole time it asked for, counted from now, or tell it what it lacks.
+
+        Returns the session, and the operations that must join its commit.
+        """
+        claim, now = after.status.claim, self._clock.now()
+        begins = after.status.phase is SessionPhase.RUNNING is not before.status.phase
+        if not begins or claim is None or not is_asap(after) or after.status.ends_at != claim.end - CLEAN_UP_TIME:
+            return after, ()
+        end = now + asap_length(before, now)
+        longer = replace(
+            after, status=replace(after.status, ends_at=end, claim=replace(claim, end=end + CLEAN_UP_TIME))
+        )
+        if end <= after.status.ends_at:
+            return after, ()
+        try:
+            return longer, await self.extend_session(before, longer)
+        except NoRoom as error:
+            return with_time_shortened(after, end - now, str(error), now), ()
 
     async def extend_session(self, before: LabletSession, after: LabletSession) -> Sequence[Op]:
         """Promise a session more time, on its seat or else on its worker; raise NoRoom with the reason.

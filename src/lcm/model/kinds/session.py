@@ -90,6 +90,7 @@ class SessionCondition(StrEnum):
 
     WORKER_ASSIGNED = "WorkerAssigned"
     AT_RISK = "AtRisk"
+    TIME_SHORTENED = "TimeShortened"
 
 
 class RiskReason(StrEnum):
