@@ -250,21 +250,28 @@ class Promises:
 
     async def refuse_unhostable(self, session: LabletSession, definition: LabletDefinition) -> None:
         """Raise NoRoom if no pool and no worker could ever host a session. Where no pool serves it, one may come."""
-        namespace, need, now = session.metadata.namespace, need_of(session, definition), self._clock.now()
-        if need is None:
-            return
         await self.calendar.ready()
+        if self._find_unhostable(session, definition) is None:
+            return  # nearly always, and it costs no read
+        namespace = session.metadata.namespace
         await self.calendar.wait_for_revision(await pools_revision(self._store, namespace))
-        claim = asap_claim(session, now, need, self.calendar.terms)
-        request = request_of(session, definition, claim, self.calendar.terms)
-        rows = [one for one in self.calendar.pools(namespace) if one.pool.metadata.deletion_timestamp is None]
-        workers = [
-            one for one in self.calendar.all(LabWorker) if one.metadata.namespace == namespace and _may_serve(one)
-        ]
-        found = find_unhostable(rows, workers, request, now)
+        found = self._find_unhostable(session, definition)
         if found is not None:
             pool, why, reason = found
             raise NoRoom(f"nobody can ever host it: pool {pool}: {reason}; {_HOSTING_REMEDIES[why]}", why=why)
+
+    def _find_unhostable(self, session: LabletSession, definition: LabletDefinition) -> tuple[str, str, str] | None:
+        """Return why nobody could ever host a session, as far as the calendar knows: a pool, the filter, the reason."""
+        namespace, need, now = session.metadata.namespace, need_of(session, definition), self._clock.now()
+        if need is None:
+            return None
+        claim = asap_claim(session, now, need, self.calendar.terms)
+        request = request_of(session, definition, claim, self.calendar.terms)
+        rows = [one for one in self.calendar.pools(namespace) if one.pool.metadata.deletion_timestamp is None]
+        workers = (
+            one for one in self.calendar.all(LabWorker) if one.metadata.namespace == namespace and _may_serve(one)
+        )
+        return find_unhostable(rows, workers, request, now)
 
     async def grant_time(self, before: LabletSession, after: LabletSession) -> tuple[LabletSession, Sequence[Op]]:
         """Give a session that came up late the whole time it asked for, counted from now, or tell it what it lacks.
