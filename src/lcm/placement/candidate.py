@@ -106,13 +106,15 @@ class PackedRequest:
         return (
             closed
             or static_rejection(line.place, self.request)
+            or self.request.refused.get(line.place.id)
             or self._booting_rejection(line)
             or self._room_rejection(line)
         )
 
     def earliest(self, line: IndexedPlace) -> datetime | None:
         """Return from when on a place would have the room for as long as is asked; None if never."""
-        if not accepts_sessions(line.place) or static_rejection(line.place, self.request):
+        place, request = line.place, self.request
+        if not accepts_sessions(place) or place.id in request.refused or static_rejection(place, request):
             return None
         not_before = max(self.start, line.usable)
         found = line.timeline.earliest(not_before, self.end - self.start, self.pack_need(line.lanes))

@@ -5,20 +5,30 @@ Pure. The calendar, the scheduler and the pool controller build their views of t
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Final
 
-from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount
+from msgspec.structs import replace
+
+from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, dimension_words, find_exceeded
 from lcm.model.base.resource import Truth, find_condition, has_condition
 from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, get_claim
-from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LabWorkerSpec, WorkerCondition, WorkerPhase
+from lcm.model.kinds.worker import (
+    HOSTING_PHASES,
+    NOT_ADMITTED,
+    LabWorker,
+    LabWorkerSpec,
+    WorkerCondition,
+    WorkerPhase,
+)
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms, boot_lead, usual_boot
 from lcm.placement.limits import OPENING_POLICIES
-from lcm.placement.request import BOOTING, DRAINING, HeldClaim, Place
+from lcm.placement.request import BOOTING, DRAINING, HeldClaim, Place, PlacementRequest
+from lcm.placement.rules import static_rejection
 from lcm.placement.seats import Seats, smaller_amount
 
 _P: Final = WorkerPhase
@@ -76,8 +86,13 @@ def claims_of_booking(booking: LabletSession | Reservation) -> Iterator[tuple[st
 def is_accepting(worker: LabWorker) -> bool:
     """Return whether a worker may be given a session now."""
     accepts = has_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS, Truth.TRUE)
-    leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
-    return accepts and worker.status.phase in HOSTING_PHASES and not leaving
+    return accepts and worker.status.phase in HOSTING_PHASES and not _is_closed(worker)
+
+
+def _is_closed(worker: LabWorker) -> bool:
+    """Return whether somebody wants no more sessions on a worker, whatever it could do."""
+    stays = worker.metadata.deletion_timestamp is None and worker.spec.wanted_state == "running"
+    return not (stays and worker.spec.accepts_sessions)
 
 
 def is_wanted(worker: LabWorker) -> bool:
@@ -90,8 +105,7 @@ def usable_from(worker: LabWorker, now: datetime, boot: timedelta) -> datetime |
     """Return when a worker can be used: now, or once it has booted; None if it is not on its way up."""
     if is_accepting(worker):
         return now
-    leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
-    if leaving or worker.status.phase not in COMING_PHASES:
+    if _is_closed(worker) or worker.status.phase not in COMING_PHASES:
         return None
     way_up = list(takewhile(lambda line: line.phase in COMING_PHASES, reversed(worker.status.history)))
     since = way_up[-1].at if way_up else now
@@ -225,6 +239,63 @@ def expected_place(worker: LabWorker) -> Place | None:
     )
 
 
+def expected_version(row: PoolSnapshot) -> str:
+    """Return the version of CML that a pool's next worker will have; "" while nobody can tell.
+
+    The workers that run already tell it, if they were made from the image that the template names now.
+    """
+    image = _image_of(row.template.spec.worker)
+    running = (one for one in row.workers.values() if one.status.phase in HOSTING_PHASES)
+    return next((one.status.cml.version for one in running if _image_of(one.spec) == image), "")
+
+
+def _image_of(spec: LabWorkerSpec) -> tuple[str | None, str | None]:
+    return spec.aws.ami_id, spec.aws.ami_name_pattern
+
+
+def template_place(row: PoolSnapshot) -> Place | None:
+    """Return the place that every seat without a worker stands for; None while its size is not known."""
+    room = template_room(row)
+    if room is None:
+        return None
+    return replace(seat_place(row, 0, room, datetime.min.replace(tzinfo=UTC)), name=row.pool.metadata.name)
+
+
+def find_unhostable(
+    rows: Iterable[PoolSnapshot], workers: Iterable[LabWorker], request: PlacementRequest, now: datetime
+) -> tuple[str, str, str] | None:
+    """Return why no pool and no worker could ever host a request: a pool, the filter, the reason. None if one could.
+
+    None also if no pool serves the request's track: a worker may be added for it at any time.
+    """
+    found = list[tuple[str, str, str]]()
+    for row in rows:
+        place = template_place(row)
+        rejected = _lasting_rejection(place, request) if place is not None else None
+        if rejected is None:
+            return None
+        if rejected[0] != "track":
+            found.append((row.name, *rejected))
+    if not found or any(_could_host(worker, request, now) for worker in workers):
+        return None
+    return found[0]
+
+
+def _could_host(worker: LabWorker, request: PlacementRequest, now: datetime) -> bool:
+    """Return whether a worker could host a request once it is up, empty, and has the licence that it is to get."""
+    size = worker.status.capacity or declared_capacity(worker.spec)
+    licensed = worker.status.cml.licensed or worker.spec.cml.license_token is not None
+    place = replace(worker_place(worker, now, boot=timedelta(0)), seat=True, licensed=licensed)
+    return size is None or _lasting_rejection(replace(place, capacity=size), request) is None
+
+
+def _lasting_rejection(place: Place, request: PlacementRequest) -> tuple[str, str] | None:
+    """Return the filter by which even an empty place rejects a request, and the reason; None if none does."""
+    large = find_exceeded(request.claim.need, place.capacity)
+    lacking = "too_large", f"it needs more {dimension_words(large)} than a worker has"
+    return static_rejection(place, request) or (lacking if large else None)
+
+
 def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime, *, closed: str = "") -> Place:
     """Return a seat that has no worker as a place: what its template promises."""
     return Place(
@@ -232,6 +303,7 @@ def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime
         name=f"{row.pool.metadata.name}/{number}",
         capacity=room,
         licensed=None,
+        version=expected_version(row),
         closed=closed,
         usable_at=usable_at,
         seat=True,
@@ -261,6 +333,8 @@ def _closed_reason(worker: LabWorker, usable: datetime | None, now: datetime) ->
         return "" if usable <= now else BOOTING
     if worker.status.phase is _P.DRAINING or worker.metadata.deletion_timestamp is not None:
         return DRAINING
+    if not worker.spec.accepts_sessions:
+        return NOT_ADMITTED
     known = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
     reason = known.reason if known is not None and worker.status.phase in HOSTING_PHASES else str(worker.status.phase)
     return "it is wanted stopped" if worker.spec.wanted_state == "stopped" else reason

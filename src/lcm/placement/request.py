@@ -1,6 +1,7 @@
 """The values of placement: what a session asks for, where it could go, and what is held there."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -18,7 +19,8 @@ BOOTING: Final = "booting"
 class PlacementRequest:
     """What one session asks for. Its claim covers instantiation, slot and clean-up; `ports` in it is a count.
 
-    `movable` says whether it may start later, as an ASAP session may and a booked slot may not.
+    `movable` says whether it may start later, as an ASAP session may and a booked slot may not. `refused` are the
+    places, by id, that were asked lately and said no, each with the filter and the reason; they may take others.
     """
 
     name: str
@@ -33,6 +35,7 @@ class PlacementRequest:
     node_definitions: frozenset[str] = frozenset()
     require_licensed: bool = True
     movable: bool = True
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -130,6 +130,11 @@ def static_rejection(place: Place, request: PlacementRequest) -> tuple[str, str]
     return _first_rejection(STATIC_FILTERS, place, request)
 
 
+def is_static(name: str) -> bool:
+    """Return whether a filter looks at what a place is, which does not change while time passes."""
+    return name in STATIC_FILTERS
+
+
 def closed_rejection(place: Place, request: PlacementRequest) -> tuple[str, str] | None:
     """Return the filter by which a closed place rejects every request, and its reason; None if it is not closed."""
     return _first_rejection(CLOSED_FILTERS, place, request)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, find_exceeded
+from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, dimension_words, find_exceeded
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.candidate import format_moment
 from lcm.placement.limits import LIMITS, OPENING_POLICIES, PromiseRules, find_violated_limit, outside_hours
@@ -118,7 +118,7 @@ def _seat_rejection(seats: Seats, number: int, claim: Claim, rules: PromiseRules
         return "full", f"planned worker {number} is beyond the pool's size by now, and takes no more bookings"
     large = find_exceeded(claim.need, seat.capacity)
     if large:
-        return "too_large", f"it needs more {_dimension_words(large)} than a worker of the pool has"
+        return "too_large", f"it needs more {dimension_words(large)} than a worker of the pool has"
     short = _describe_shortage(seat, span, claim.need)
     if short:
         return "full", f"{_describe_taken(seats, rules)}: planned worker {number} is {short}"
@@ -154,7 +154,7 @@ def _describe_shortage(seat: SeatTimeline, span: Span, need: Amount) -> str:
     if moment is None:
         return ""
     short = short_of(seat.timeline.top - seat.pack_need(need) - seat.timeline.used_at(moment))
-    return f"short of {_dimension_words(short)} at {format_moment(moment_of(moment))}"
+    return f"short of {dimension_words(short)} at {format_moment(moment_of(moment))}"
 
 
 def _describe_taken(seats: Seats, rules: PromiseRules) -> str:
@@ -164,10 +164,6 @@ def _describe_taken(seats: Seats, rules: PromiseRules) -> str:
         return f"all {seats.most} planned workers are taken"
     several = len(rules.usable) != 1
     return f"the {len(rules.usable)} worker{'s' * several} of the pool {'are' if several else 'is'} taken"
-
-
-def _dimension_words(dimensions: Sequence[str]) -> str:
-    return " and ".join(name.removesuffix("_millis").removesuffix("_mb") for name in dimensions)
 
 
 FilterRejection = tuple[str, str]

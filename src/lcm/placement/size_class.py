@@ -179,9 +179,17 @@ class SizeClass:
                 self._open_to.clear()
             masks = (mask for kind, mask in self._kinds.values() if static_rejection(kind, request) is None)
             found = self._open_to[asked] = self._accepting & sum(masks)
+        if request.refused:
+            found &= ~self._mask_of(request.refused)
         if region is None:
             return found
         return found & sum(mask for kind, mask in self._kinds.values() if kind.region == region)
+
+    def _mask_of(self, ids: Iterable[str]) -> int:
+        """Return the mask of those of these places that are here."""
+        places = ((bisect_left(self.lines, one, key=_BY_ID), one) for one in ids)
+        here = (self.lines[at] for at, one in places if at < len(self.lines) and self.lines[at].place.id == one)
+        return reduce(or_, (1 << line.slot for line in here), 0)
 
     def limits(self, ask: PackedRequest) -> FullnessLimits | None:
         """Return how full a place may be to have room for a need; None if the need is larger than every place."""

@@ -86,6 +86,7 @@ class Spec(Strict):
     idle: Idle = Idle()
     drain_deadline_minutes: Minutes = 240
     auto_remediate: bool = True
+    accepts_sessions: bool = True
 
 
 class Worker(Strict):

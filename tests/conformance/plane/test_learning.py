@@ -195,8 +195,12 @@ async def test_a_port_that_drifted_is_told_once_and_by_name(world: World) -> Non
     await controller.record_observation(S1, observed(*edited, after_seconds=2))
     events = [event for event in await told(world, before) if event.type == DRIFTED]
     assert [data(event)["drift"] for event in events] == [{"PC_serial": {"allocated": 5041, "observed": 6000}}]
+    (alert,) = await world.root.alerts()
+    assert (alert.alert, alert.name) == ("PortDrift", "s1")
+    assert "PC_serial is 6000 instead of 5041" in alert.message
     mended = await controller.record_observation(S1, observed(after_seconds=3))
     assert not mended.status.port_drift_detected
+    assert not await world.root.alerts()
     renamed = await controller.record_observation(S1, observed(after_seconds=4, label="LAPTOP"))
     assert renamed.status.port_drift_detected
     last = (await told(world, before))[-1]

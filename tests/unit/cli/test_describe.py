@@ -17,12 +17,13 @@ from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
+from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Owner, Truth
 from lcm.model.kinds.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Recurrence, ReservationPhase
 from lcm.model.kinds.session import Progress, SchedulingDecision, SessionPhase, Waiting
-from lcm.model.kinds.worker import IdleVerdict, WorkerPhase
+from lcm.model.kinds.worker import IdleVerdict, WorkerPhase, compute_usage
 from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock
 
@@ -94,6 +95,19 @@ def test_a_template_tells_its_fields_by_their_paths(monkeypatch: pytest.MonkeyPa
     assert "  worker.aws.instance_type: m5zn.metal" in lines
 
 
+def test_a_worker_tells_what_is_claimed_of_it_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=256_000, nodes=200, ports=6_000, labs=20)
+    labs = [Amount(cpu_millis=4_000, memory_mb=2_304, storage_mb=16_384, nodes=4, ports=3, labs=1)] * 12
+    usage, created = compute_usage(room, labs), given.moment("09:00")
+    worker = given.worker(phase=WorkerPhase.ACTIVE, capacity=room, usage=usage, created_at=created)
+    text = " ".join(" ".join(told(worker, monkeypatch)).split())
+    assert "Capacity: 48 CPU, 192 GB memory, 250 GB disk, 200 nodes, 6000 ports, 20 labs" in text
+    assert (
+        "Claimed: 48 CPU (100%), 27 GB memory (14%), 192 GB disk (77%), 48 nodes (24%), 36 ports (1%), 12 labs" in text
+    )
+    assert "Available: 0 CPU, 165 GB memory, 58 GB disk, 152 nodes, 5964 ports, 8 labs" in text
+
+
 def test_a_pool_tells_its_newest_decisions_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = tuple(
         ScalingDecision(
@@ -118,6 +132,17 @@ def test_a_waiting_session_tells_its_place_its_estimate_and_the_reason(monkeypat
     assert "Waiting:      number 2, starts 2026-11-02 09:35Z (in 25m): a worker boots" in lines
     assert "Decision:     wait: a booting worker will fit it" in lines
     assert "Slot:         as soon as possible, for 120 minutes" in lines
+
+
+def test_a_session_tells_which_ports_drifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = {
+        "allocated_ports": {"R1_serial": 2001, "PC_vnc": 2002},
+        "observed_ports": {"R1_serial": 2005, "PC_vnc": 2002},
+    }
+    lines = told(given.session(phase=SessionPhase.RUNNING, port_drift_detected=True, **ports), monkeypatch)
+    assert "Port drift:   R1_serial is 2005 instead of 2001" in lines
+    gone = given.session(port_drift_detected=True, allocated_ports={"R1_serial": 2001}, observed_ports={})
+    assert "Port drift:   some are missing" in told(gone, monkeypatch)
 
 
 def test_a_running_session_tells_first_where_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:

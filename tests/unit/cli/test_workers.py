@@ -39,11 +39,11 @@ def there(api: ApiServer, phase: WorkerPhase, name: str = "w1", **fields: object
     return worker
 
 
-def busy(api: ApiServer, worker: LabWorker, *names: str) -> None:
+def busy(api: ApiServer, worker: LabWorker, *names: str, **status: object) -> None:
     for name in names:
         session = given.session(name=name, uid=f"uid-{name}", phase=SessionPhase.RUNNING, owner="ada")
         placed = {"worker_ref": f"default/{worker.metadata.name}", "worker_id": worker.metadata.uid}
-        api.put(given.changed(session, {"status": placed}))
+        api.put(given.changed(session, {"status": placed | status}))
 
 
 def phase_of(api: ApiServer, name: str = "w1") -> tuple[str, str]:
@@ -217,7 +217,8 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
     worker = given.changed(worker, {"status": {"idle": verdict, "pause_count": 1, "cml": LICENSED}})
     api.put(worker)
     measured(api, worker, cpu_utilization=12.4, active_labs_count=1, running_nodes=2, network_in_bytes=2_500_000)
-    busy(api, worker, "s1")
+    drifted = {"port_drift_detected": True, "allocated_ports": {"R1": 2001}, "observed_ports": {"R1": 2005}}
+    busy(api, worker, "s1", **drifted)
 
     async def complain(plane: Plane) -> None:
         complaint = AlertFinding(alert="HighCpu", severity=Severity.WARNING, reason="Cpu", message="CPU is at 95 %")
@@ -233,7 +234,9 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
         "              people: unknown, so active; CML did not say",
         "Failure:      CmlNotUp, 2 retries so far",
         "Paused:       1 times, resumed 0 times",
-        "Sessions:     s1 RUNNING of ada",
+        "Sessions:     1 on it, 0 to come",
+        "              s1 RUNNING of ada",
+        "Port drift:   s1: R1 is 2005 instead of 2001",
         "Alerts:       warning HighCpu for 0s: CPU is at 95 %",
     ):
         assert line in text.splitlines()

@@ -331,3 +331,16 @@ def test_the_past_is_forgotten_and_what_goes_on_is_not() -> None:
     view.hold("w1", HeldClaim("s1", given.claim("09:10", "11:00")))
     assert place(view, request("09:10")).decision.action == "wait"
     assert msgspec.to_builtins(place(view, request("12:00", "13:00")).decision)["worker_id"] == "w1"
+
+
+def test_a_place_that_refused_a_request_is_not_proposed_to_it_again_and_is_to_others() -> None:
+    view = fleet(worker("a"), worker("b", closed="draining"), worker("c"))
+    refused = {"a": ("hours", "pool p: it is closed by then"), "gone": ("phase", "it left")}
+    asked = request(refused=refused)
+    assert place(view, request()).decision.worker_id == "a"
+    assert place(view, asked).decision.worker_id == "c"
+    decision = place(view, request(refused=refused | {"c": ("hours", "likewise")})).decision
+    assert (decision.action, [(one.filter, one.count) for one in decision.rejections]) == (
+        "wait",
+        [("hours", 2), ("draining", 1)],
+    )

@@ -73,6 +73,7 @@ async def test_a_stranger_is_not_paused_or_rebooted_before_somebody_says_so() ->
     theirs, orphan = await worker(stage, "theirs"), await worker(stage, "ours")
     assert (theirs.spec.idle.enabled, theirs.spec.auto_remediate) == (False, False)
     assert (orphan.spec.idle.enabled, orphan.spec.auto_remediate) == (True, True)
+    assert (theirs.spec.accepts_sessions, orphan.spec.accepts_sessions) == (False, False), "whatever its track is"
 
 
 async def test_an_import_may_be_repeated() -> None:

@@ -1,17 +1,20 @@
 """Promises in danger: kept elsewhere where that can be, told where it cannot, and told again when it is over."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 from harness import given
 from harness.booking_world import METAL, from_monday
 from harness.scheduler_world import HOUR, MINUTE, Room, booting, filled, serving
-from lcm.control.plane.protocol import Drain, ref_of
-from lcm.controllers.scheduler.risk import NO_WORKER, Risk, with_risk
+from lcm.control.plane.protocol import Drain, Ref, Terminate, ref_of
+from lcm.controllers.scheduler.risk import Risk, with_risk
 from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.pool import ScalingPolicy
-from lcm.model.kinds.session import LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.session import LabletSession, RiskReason, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
+from lcm.store.base import Fence, Op
+from lcm.store.memory import MemoryStore
 
 _P = SessionPhase
 ONE = given.moment("01:00")
@@ -325,11 +328,56 @@ async def test_sessions_that_stay_longer_than_they_claimed_endanger_what_is_prom
         await room.until("s1", lambda one: not at_risk(one))
 
 
+class HurriedStore(MemoryStore):
+    """Calls `then` once, right after the first alert was raised."""
+
+    then: Callable[[], Awaitable[object]] | None = None
+
+    async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
+        revision = await super().commit(*ops, events=events, fence=fence)
+        if any(b"alert.raised" in event for event in events):
+            then, self.then = self.then, None
+            await then() if then else None
+        return revision
+
+
+@from_monday
+async def test_no_alert_is_left_of_a_session_that_moved_on_while_it_was_raised() -> None:
+    store, names = HurriedStore(), [f"s{number}" for number in range(8)]
+    async with Room(store=store).open() as room:
+        pool = await room.pool(max_workers=1)
+        for name in names:
+            await room.books(name, ONE)
+
+        async def move_on() -> None:
+            await room.change(pool, seats=filled([await room.worker()]))
+            for name in names:
+                await room.otto.patch(Ref(LabletSession, name), {"metadata": {"labels": {"moved": "on"}}})
+
+        store.then = move_on
+        await sleep_until(room, "00:40")
+        assert store.then is None, "an alert was raised"
+        assert [name for name in names if at_risk(await room.session(name))] == []
+        assert [one.name for one in await room.otto.alerts()] == []
+
+
+@from_monday
+async def test_the_alert_of_a_session_at_risk_ends_in_the_commit_that_ends_the_session() -> None:
+    async with Room().open() as room:
+        await room.pool(max_workers=1)
+        await room.books("s1", ONE)
+        await room.until("s1", at_risk, HOUR)
+        before = await room.revision()
+        assert [one.alert for one in await room.otto.alerts()] == ["SessionAtRisk"]
+        await room.otto.act(Ref(LabletSession, "s1"), Terminate())
+        assert (list(await room.otto.alerts()), await room.revision()) == ([], before + 1)
+
+
 def test_a_danger_that_is_over_is_remembered_with_its_reason() -> None:
     booked, now = given.session(), given.moment("09:10")
     endangered = given.with_fields(
-        booked, {"conditions": with_risk(booked, Risk(NO_WORKER, "no machine"), now).conditions}
+        booked, {"conditions": with_risk(booked, Risk(RiskReason.NO_WORKER, "no machine"), now).conditions}
     )
     kept = find_condition(with_risk(endangered, None, now).conditions, SessionCondition.AT_RISK)
     assert kept is not None
-    assert (kept.status, kept.message) == (Truth.FALSE, f"before: {NO_WORKER}, no machine")
+    assert (kept.status, kept.message) == (Truth.FALSE, "before: NoWorkerInTime, no machine")

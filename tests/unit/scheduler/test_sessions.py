@@ -2,14 +2,18 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
+
+import msgspec
 
 from harness import given
 from harness.booking_world import from_monday
 from harness.scheduler_world import HOUR, MINUTE, Room, filled
 from lcm.control.plane.protocol import Ref
-from lcm.model.base.resource import find_condition
+from lcm.model.base.machine import LABLET_CONTROLLER
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.settings.load import Settings
 
@@ -182,3 +186,47 @@ async def test_where_sessions_are_not_to_be_placed_nothing_is_done() -> None:
         await asyncio.sleep(600)
         assert (await room.session("s1")).status.phase is _P.PENDING
         assert await room.by("scheduler").lease("scheduler") is None
+
+
+@from_monday
+async def test_the_time_of_a_session_wanted_at_once_counts_from_when_it_runs() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker(), max_workers=1)
+        made = await start_late(room, "s1")
+        assert made.status.ends_at == room.clock.now() + MINUTE
+        assert made.status.claim is not None
+        assert made.status.claim.end == made.status.ends_at + CLEAN_UP_TIME, "nobody else is promised that time"
+        assert find_condition(made.status.conditions, SessionCondition.TIME_SHORTENED) is None
+
+
+@from_monday
+async def test_a_session_that_comes_up_late_and_is_in_the_way_of_a_promise_is_told_what_it_gets() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker(capacity=given.machine(cpu_millis=4_000)), max_workers=1)
+        await room.wants("s1", minutes=1)
+        await room.reaches("s1", _P.SCHEDULED)
+        await room.books("s2", given.moment("00:41") + timedelta(seconds=20))
+        made = await start_late(room, "s1")
+        assert made.status.ends_at is not None
+        left = made.status.ends_at - room.clock.now()
+        assert left == timedelta(seconds=12)
+        told = find_condition(made.status.conditions, SessionCondition.TIME_SHORTENED)
+        assert told is not None
+        assert (told.status, told.reason) == (Truth.TRUE, "StartedLate")
+        assert told.message.startswith(
+            "it started late and gets 12 of the 60 seconds it asked for: it cannot be extended"
+        )
+
+
+async def start_late(room: Room, name: str) -> LabletSession:
+    """Let a session of one minute run twelve seconds before its claim ends, and step as its controller does."""
+    if not [one for one in await room.sessions() if one.metadata.name == name]:
+        await room.wants(name, minutes=1)
+    session, by = await room.reaches(name, _P.SCHEDULED), room.by(LABLET_CONTROLLER)
+    session = await by.step(session, msgspec.structs.replace(session.status, phase=_P.INSTANTIATING))
+    assert session.status.claim is not None
+    end = session.status.claim.end - CLEAN_UP_TIME
+    await asyncio.sleep((end - room.clock.now() - timedelta(seconds=12)).total_seconds())
+    session = await room.session(name)
+    runs: dict[str, Any] = {"phase": _P.RUNNING, "cml_lab_id": "lab", "ends_at": end}
+    return await by.step(session, msgspec.structs.replace(session.status, **runs))

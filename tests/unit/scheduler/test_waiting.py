@@ -5,16 +5,21 @@ from datetime import timedelta
 from decimal import Decimal
 
 import msgspec
+import pytest
 
 from harness import given
-from harness.booking_world import from_monday
+from harness.booking_world import from_monday, lab, metal
 from harness.scheduler_world import HOUR, MINUTE, Room, booting, filled, serving
 from lcm.control.booking.step_records import FleetSettings
-from lcm.control.plane.protocol import Ref, Terminate
+from lcm.control.plane.protocol import Ref, Terminate, ref_of
+from lcm.model.base.errors import NoRoom
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import AmiRequirements
+from lcm.model.kinds.placement import PreviewRequest
 from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
-from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, Seat, SessionPhase
 from lcm.model.kinds.settings import SchedulerSettings, Strategy
-from lcm.model.kinds.worker import WorkerPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import token_id
 from lcm.settings.load import Settings
 
@@ -257,3 +262,86 @@ async def test_where_no_other_worker_may_run_a_seat_is_taken_whose_worker_comes_
         await room.wants("s1", minutes=120)
         found = await room.until("s1", lambda one: one.status.seat is not None, 2 * MINUTE)
         assert (found.status.seat, found.status.worker_name) == (booked.status.seat, None)
+
+
+FUTURE = lab(name="future:1.0.0", ami_requirements=AmiRequirements(cml_version_min="3.1"))
+
+
+async def wants_future(room: Room, name: str) -> LabletSession:
+    """Ask for a lab as soon as possible that no machine of the pool could host, before anybody can know that."""
+    spec = LabletSessionSpec(definition="future:1.0.0", duration_minutes=240)
+    return await room.otto.create(LabletSession(metadata=Metadata(name=name), spec=spec))
+
+
+def serves_2_9(name: str) -> LabWorker:
+    template = metal().spec.worker
+    return given.changed(serving(name), {"spec": {"aws": template.aws}, "status": {"cml": {"version": "2.9.0"}}})
+
+
+@from_monday
+async def test_lesson_40_a_session_that_nobody_can_host_closes_no_place_for_others() -> None:
+    async with Room().open() as room:
+        await room.otto.create(FUTURE)
+        pool = await room.pool(max_workers=5)
+        await wants_future(room, "impossible")
+        await room.change(pool, seats=filled([await room.put(serves_2_9("w1"))]))
+        await room.until("impossible", lambda one: one.status.seat is None)
+        await asyncio.gather(*(room.wants(f"s{number:02}") for number in range(14)))
+        await asyncio.sleep(10)
+        assert await seats_taken(room) == {1: 12, 2: 2}, "two need another machine, and get it at once"
+        others = [one for one in await room.sessions() if one.metadata.name != "impossible"]
+        assert "3.1" not in str([one.status.last_decision for one in others])
+        waiting = (await room.session("impossible")).status.waiting
+        assert waiting is not None
+        reason = "its CML is 2.9.0, the lab asks for at least 3.1"
+        assert waiting.basis == f"no worker, present or planned, can ever take it; 5 of 5 such as ccna/2: {reason}"
+
+
+@from_monday
+async def test_lesson_40_what_a_pools_limits_refuse_to_one_is_given_to_another_at_once() -> None:
+    async with Room().open() as room:
+        await room.pool(max_workers=2, allowed_hours=AllowedHours(start_hour=0, end_hour=3))
+        await room.wants("long", minutes=240, priority=100)
+        found = await room.until("long", lambda one: "hours" in str(one.status.waiting))
+        await room.wants("short", minutes=30)
+        await room.until("short", lambda one: one.status.seat is not None, timedelta(seconds=2))
+        assert (await room.session("long")).status.seat is None
+        assert found.status.last_decision is not None
+        assert [one.filter for one in found.status.last_decision.rejections] == ["hours"]
+
+
+@from_monday
+async def test_what_no_pool_could_ever_host_is_refused_at_booking_and_the_reason_is_told() -> None:
+    async with Room().open(scheduled=False) as room:
+        await room.otto.create(FUTURE)
+        await wants_future(room, "without-a-pool")
+        pool = await room.pool(await room.put(serves_2_9("w1")), max_workers=5)
+        with pytest.raises(NoRoom, match=r"nobody can ever host it: pool default/ccna: its CML is 2\.9\.0") as refused:
+            await wants_future(room, "future")
+        assert refused.value.why == "cml_version"
+        asked = {"definition": "future:1.0.0", "duration_minutes": 60}
+        document = {"api_version": "lcm/v1", "kind": "LabletSession", "metadata": {"name": "s1"}, "spec": asked}
+        with pytest.raises(NoRoom, match=r"documents\[0\]: nobody can ever host it"):
+            await room.otto.apply([document])
+        wish = PreviewRequest(definition="future:1.0.0", duration_minutes=60)
+        assert (await room.otto.preview(wish)).outcome == "refuse"
+        newer = {"ami_name_pattern": "CML-3.1*"}
+        await room.otto.patch(Ref(WorkerTemplate, "metal"), {"spec": {"worker": {"aws": newer}}})
+        await wants_future(room, "for-the-new-image")  # the old machine says nothing about the next one
+        await room.remove(pool)
+        await wants_future(room, "after-the-pool")  # a worker may come at any time
+
+
+@from_monday
+async def test_a_machine_that_was_imported_gets_no_session_before_a_person_says_so() -> None:
+    async with Room().open() as room:
+        worker = given.changed(serving("found", lab_track=""), {"spec": {"accepts_sessions": False}})
+        await room.put(worker)
+        await room.wants("s1")
+        found = await room.until("s1", lambda one: one.status.waiting is not None)
+        assert found.status.waiting is not None
+        assert "nobody has said that it takes sessions" in found.status.waiting.basis
+        await asyncio.sleep(300)
+        assert (await room.session("s1")).status.worker_id is None
+        await room.otto.patch(ref_of(worker), {"spec": {"accepts_sessions": True}})
+        await room.until("s1", lambda one: one.status.worker_name == "found")

@@ -10,14 +10,19 @@ from harness import given
 from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
 from lcm.control.delivery.formats import SinkSecrets, build_request, summarize
 from lcm.control.plane.protocol import Ref, ref_of
+from lcm.control.telemetry.alerts import sweep_alerts
 from lcm.model.access.identity import Caller
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, Gone, Invalid
 from lcm.model.base.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, Truth
 from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import ReservationPhase
+from lcm.model.kinds.session import RiskReason, SessionCondition, SessionPhase
 from lcm.model.kinds.sink import Format, SinkSpec
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
+from lcm.store.base import Delete
 
 BY = service(WORKER_CONTROLLER)
 W1 = Ref(LabWorker, "w1")
@@ -152,3 +157,46 @@ async def test_pagerduty_opens_and_closes_one_incident_and_slack_says_what_it_is
     assert opened["payload"]["severity"] == "critical"
     line = "alert.raised · workers/default/w1 · NoAnswer · CML has not answered for 10 min"
     assert opened["payload"]["summary"] == summarize(told[0]) == line
+
+
+DANGER = Condition(
+    type=SessionCondition.AT_RISK, status=Truth.TRUE, last_transition_at=NOW, reason=RiskReason.NO_WORKER, message="why"
+)
+WELL: list[tuple[Resource, str]] = [
+    (given.session(phase=SessionPhase.SCHEDULED), "SessionAtRisk"),
+    (given.session(phase=SessionPhase.EXPIRED, conditions=(DANGER,)), "SessionAtRisk"),
+    (given.session(phase=SessionPhase.PENDING), "LabStopped"),
+    (given.session(phase=SessionPhase.FAILED, worker_id="w"), "SessionStuck"),
+    (given.worker(phase=WorkerPhase.TERMINATED), "HighCpu"),
+    (given.reservation(phase=ReservationPhase.CANCELLED), "CancellationOverdue"),
+]
+ILL_STILL: list[tuple[Resource, str]] = [
+    (given.session(phase=SessionPhase.SCHEDULED, conditions=(DANGER,)), "SessionAtRisk"),
+    (given.session(phase=SessionPhase.RUNNING, worker_id="w"), "LabStopped"),
+    (given.worker(phase=WorkerPhase.ACTIVE), "HighCpu"),
+    (given.worker(phase=WorkerPhase.TERMINATED), "StrayInstance"),
+    (given.pool(), "PoolStuck"),
+]
+
+
+@pytest.mark.parametrize(("resource", "name"), [*WELL, *ILL_STILL], ids=lambda one: getattr(one, "kind", one))
+async def test_a_sweep_settles_the_alerts_of_what_is_well_and_no_others(resource: Resource, name: str) -> None:
+    stage = Stage()
+    await stage.put(resource)
+    await stage[BY].raise_alert(ref_of(resource), msgspec.structs.replace(ILL, alert=name))
+    well = (resource, name) in WELL
+    assert await sweep_alerts(stage.store, NOW) == well
+    assert [one.alert for one in await stage[OTTO].alerts()] == [name] * (not well)
+    assert await stage.types() == ["alert.raised", *["alert.cleared"] * well]
+
+
+async def test_a_sweep_settles_the_alerts_of_what_is_gone_or_has_a_namesake() -> None:
+    stage = await with_worker()
+    await stage[BY].raise_alert(W1, ILL)
+    await stage.store.commit(Delete(W1.key))
+    await stage.put(given.worker(uid="another"))
+    assert await sweep_alerts(stage.store, NOW) == 1
+    await stage[BY].raise_alert(W1, ILL)
+    await stage.store.commit(Delete(W1.key))
+    assert await sweep_alerts(stage.store, NOW) == 1
+    assert await stage[OTTO].alerts() == []

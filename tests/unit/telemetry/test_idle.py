@@ -75,7 +75,7 @@ def test_lesson_2_a_quiet_learner_keeps_the_machine(phase: SessionPhase) -> None
     assert not found.idle
     assert found.pause_at is None
     assert active(found) == {"sessions": Truth.TRUE}
-    assert found.reason == "1 session is on it"
+    assert found.reason == "sessions are on it"
 
 
 @pytest.mark.parametrize("start", ["10:00", "10:39", "10:40", "09:30"])
@@ -119,7 +119,7 @@ def test_a_worker_that_has_just_come_or_come_back_is_not_idle(fields: dict[str, 
 def test_labs_that_no_session_made_keep_it() -> None:
     found = verdict(None, seen(active_labs_count=3))
     assert active(found) == {"foreign_labs": Truth.TRUE}
-    assert found.reason == "3 labs run on it that no session made"
+    assert found.reason == "labs run on it that no session made"
     ours = session(SessionPhase.RUNNING, cml_lab_id="lab-1")
     assert active(verdict(None, seen(active_labs_count=1), ours)) == {"sessions": Truth.TRUE}
     both = verdict(None, seen(active_labs_count=2), ours)

@@ -101,7 +101,7 @@ async def test_lesson_2_a_quiet_learner_keeps_the_machine() -> None:
     await site.stage.put(given.session(name="s2", uid="u2", phase=SessionPhase.RUNNING, worker_id="uid-other"))
     for hour in range(9, 20):
         found = await site.look(f"{hour}:00", active_labs_count=1)
-        assert (found.idle, found.pause_at, found.reason) == (False, None, "1 session is on it")
+        assert (found.idle, found.pause_at, found.reason) == (False, None, "sessions are on it")
     assert await site.warnings() == []
 
 

@@ -19,7 +19,7 @@ from lcm.controllers.worker.view import EffectOutcome, WorkerView
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.base.resource import Condition, PhaseChange, Truth, find_condition
-from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
     CmlFacts,
@@ -197,7 +197,7 @@ class Draw:
 
 def allowed(view: WorkerView, report: Report[LabWorkerStatus]) -> LabWorker:
     """Take the step as the control plane does; raises IllegalStep if the table has no such step."""
-    status = with_conditions(view.worker, report.status, sessions=len(view.sessions), require_licensed=True, now=NOW)
+    status = with_conditions(view.worker, report.status, sessions=view.sessions, require_licensed=True, now=NOW)
     return take_step(view.worker, status, by=WORKER_CONTROLLER, author="lcm", now=NOW, reason=report.reason)
 
 
@@ -254,12 +254,41 @@ def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_
     assert decision.status.phase is WorkerPhase.STARTING
 
 
+def twelve_labs(phase: SessionPhase = SessionPhase.RUNNING, start: str = "00:00") -> list[LabletSession]:
+    need = given.claim(start, "23:00", cpu_millis=4_000, memory_mb=2_304, nodes=4, labs=1)
+    return [given.session(name=f"s{number}", phase=phase, claim=need) for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "said", "left"),
+    [
+        ([], (Truth.TRUE, "Room", "0 of 20 labs"), 48_000),
+        (twelve_labs()[:8], (Truth.TRUE, "Room", "8 of 20 labs"), 16_000),
+        (twelve_labs(), (Truth.FALSE, "Full", "no cpu is left; 12 of 20 labs"), 0),
+        (twelve_labs(SessionPhase.SCHEDULED), (Truth.FALSE, "Full", "no cpu is left; 12 of 20 labs"), 0),
+        (twelve_labs(SessionPhase.SCHEDULED, "22:00"), (Truth.TRUE, "Room", "0 of 20 labs"), 48_000),
+    ],
+)
+def test_what_is_claimed_of_a_worker_and_left_of_it_is_told_for_each_dimension(
+    sessions: list[LabletSession], said: tuple[Truth, str, str], left: int
+) -> None:
+    room = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=250_000, nodes=200, ports=6_000, labs=20)
+    worker = given.worker(phase=WorkerPhase.ACTIVE, capacity=room)
+    status = with_conditions(worker, worker.status, sessions=sessions, require_licensed=True, now=NOW)
+    condition, usage = find_condition(status.conditions, WorkerCondition.CAPACITY_AVAILABLE), status.usage
+    assert condition is not None
+    assert usage is not None
+    assert (condition.status, condition.reason, condition.message) == said
+    assert (usage.available.cpu_millis, usage.claimed + usage.available) == (left, room)
+    assert usage.percent["cpu_millis"] == round(100 - left / 480)
+
+
 def test_lesson_23_nothing_is_schedulable_before_cml_is_ready_and_its_licence_known() -> None:
     draw = Draw(13)
     for phase in [*WorkerPhase] * 60:
         worker = draw.worker(phase)
         for required in (True, False):
-            status = with_conditions(worker, worker.status, sessions=0, require_licensed=required, now=NOW)
+            status = with_conditions(worker, worker.status, sessions=(), require_licensed=required, now=NOW)
             accepting = find_condition(status.conditions, WorkerCondition.ACCEPTING_LABS)
             assert accepting is not None
             if accepting.status is Truth.TRUE:

@@ -11,12 +11,12 @@ from harness import given
 from lcm.control.booking import request
 from lcm.control.booking.guards import Guards
 from lcm.controllers.scheduler import risk
-from lcm.controllers.scheduler.risk import TOO_SMALL, Risk
+from lcm.controllers.scheduler.risk import Risk
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.controllers.worker import measure
 from lcm.model.base import capacity
 from lcm.model.base.capacity import Amount, Claim
-from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase, get_claim
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, RiskReason, SessionPhase, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.ports import OPEN_PORTS, used_ports
 from lcm.placement import claims, ports
@@ -144,7 +144,7 @@ def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
 def everybody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
     def told(view: SchedulerView, _now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
         sessions = [one for uid in view._workers for one in view.sessions_on(uid)]
-        return {session_holder(one): (one, Risk(TOO_SMALL, "it is smaller")) for one in sessions}
+        return {session_holder(one): (one, Risk(RiskReason.TOO_SMALL, "it is smaller")) for one in sessions}
 
     everywhere(patch, risk.find_misfits, told)
 

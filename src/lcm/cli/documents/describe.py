@@ -14,7 +14,7 @@ import typer
 
 from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.observe import definition_lines, format_needs
-from lcm.cli.documents.describe_worker import LabelledText, label_first, worker_lines
+from lcm.cli.documents.describe_worker import LabelledText, alert_lines, label_first, worker_lines
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import at_risk_condition, phase_of, seat_label
 from lcm.cli.output.lookup import read_object
@@ -23,12 +23,12 @@ from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Ou
 from lcm.cli.output.printer import Printer
 from lcm.cli.output.table import Column, TextTable
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange
+from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation, ReservationClaim
-from lcm.model.kinds.session import LabletSession, get_claim
+from lcm.model.kinds.session import LabletSession, SessionCondition, describe_drift, get_claim
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
@@ -126,21 +126,30 @@ def session_lines(session: LabletSession, now: datetime) -> Iterator[LabelledTex
         yield "Waiting", f"number {waiting.queue_position}{start}: {waiting.basis}"
     if decision := status.last_decision:
         yield "Decision", f"{decision.action}: {decision.reason}"
+    yield from _time_lines(session, now)
+    if status.cost_usd is not None:
+        yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
+    yield "Definition", spec.definition + (f", on track {spec.lab_track}" if spec.lab_track else "")
+    yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
+
+
+def _time_lines(session: LabletSession, now: datetime) -> Iterator[LabelledText]:
+    """Yield when a session runs: as it was booked, as it is, and what is claimed for it."""
+    spec, status = session.spec, session.status
     if spec.timeslot_start and spec.timeslot_end:
         yield "Slot", f"{render.format_relative(spec.timeslot_start, now)} to {render.format_moment(spec.timeslot_end)}"
     else:
         yield "Slot", f"as soon as possible, for {spec.duration_minutes} minutes"
     if status.ends_at:
         yield "Ends", render.format_relative(status.ends_at, now)
+    cut = find_condition(status.conditions, SessionCondition.TIME_SHORTENED)
+    if cut and cut.status is Truth.TRUE:
+        yield "Shortened", cut.message
     if claim := get_claim(session):
         yield (
             "Claim",
             f"{render.format_moment(claim.start)} to {render.format_moment(claim.end)}, with start-up and clean-up",
         )
-    if status.cost_usd is not None:
-        yield "Cost", f"{status.cost_usd} USD: its share of its worker's cost"
-    yield "Definition", spec.definition + (f", on track {spec.lab_track}" if spec.lab_track else "")
-    yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
 
 
 def reservation_lines(reservation: Reservation, now: datetime) -> Iterator[LabelledText]:
@@ -171,6 +180,8 @@ def _connection_lines(session: LabletSession) -> Iterator[LabelledText]:
     ports = sorted((status.allocated_ports or {}).items())
     addresses = {name: f", {address}" for name, address in status.access_urls.items()}
     yield from label_first("Ports", (f"{port} {name}{addresses.get(name, '')}" for name, port in ports))
+    if status.port_drift_detected:
+        yield "Port drift", describe_drift(status)
     if status.worker_name:
         yield "Worker", status.worker_ref or status.worker_name
     if status.seat:
@@ -199,6 +210,7 @@ async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list
             lines += session_lines(resource, now)
         case Reservation():
             lines += reservation_lines(resource, now)
+    lines += await alert_lines(plane, resource, now)
     if error := getattr(resource.status, "last_error", ""):
         lines.append(("Last error", error))
     return lines

@@ -3,7 +3,7 @@
 Called by `describe`. What the caller may not see is left out.
 """
 
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeVar
@@ -11,9 +11,11 @@ from typing import Final, TypeVar
 from lcm.cli.fleet.workers import sessions_on_worker
 from lcm.cli.output import render
 from lcm.control.plane.protocol import Plane, ref_of
+from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Forbidden
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, describe_drift
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
 
@@ -24,6 +26,15 @@ STALE_AFTER: Final = timedelta(minutes=5)
 
 _SIGNAL_WORDS: Final = {Truth.TRUE: "active", Truth.FALSE: "quiet", Truth.UNKNOWN: "unknown, so active"}
 _MB: Final = 1_000_000
+_UNITS: Final = (
+    ("cpu_millis", 1000, "CPU"),
+    ("memory_mb", 1024, "GB memory"),
+    ("storage_mb", 1024, "GB disk"),
+    ("nodes", 1, "nodes"),
+    ("ports", 1, "ports"),
+    ("labs", 1, "labs"),
+)
+"""Each dimension of a capacity, what it is divided by, and its unit."""
 
 
 async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[LabelledText]:
@@ -32,7 +43,10 @@ async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[L
     lines = [*_machine_lines(worker), *_state_lines(worker, now)]
     lines += _idle_lines(worker.status.idle, now, enabled=worker.spec.idle.enabled)
     lines += label_first("Measured", _telemetry_lines(await plane.telemetry(ref_of(worker)), now))
-    lines += label_first("Sessions", _sessions(await sessions_on_worker(plane, worker), now))
+    sessions = await sessions_on_worker(plane, worker)
+    lines += label_first("Sessions", _sessions(sessions, now))
+    drifted = (one for one in sessions if one.status.port_drift_detected)
+    lines += label_first("Port drift", (f"{one.metadata.name}: {describe_drift(one.status)}" for one in drifted))
     ledger = await _unless_forbidden(plane.licences())
     lines += label_first(
         "Licence seat",
@@ -46,15 +60,18 @@ async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[L
     if created and created < now:  # by a clock that is behind the API's, it may not have been created yet
         spent = await _unless_forbidden(plane.costs(since=created, until=now))
         lines += label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
-    lines += label_first(
-        "Alerts",
-        [
-            f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
-            for one in await _unless_forbidden(plane.alerts()) or ()
-            if one.uid == uid
-        ],
-    )
     return lines
+
+
+async def alert_lines(plane: Plane, resource: Resource, now: datetime) -> list[LabelledText]:
+    """Return the alerts about an object; none for a caller who may not see them."""
+    raised = await _unless_forbidden(plane.alerts()) or ()
+    texts = (
+        f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
+        for one in raised
+        if one.uid == resource.metadata.uid
+    )
+    return list(label_first("Alerts", texts))
 
 
 async def _unless_forbidden(answer: Awaitable[T]) -> T | None:
@@ -78,10 +95,18 @@ def _machine_lines(worker: LabWorker) -> Iterator[LabelledText]:
     up = f"up {render.format_span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
     yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence, health, up]))
     if room := worker.status.capacity:
-        size = (
-            f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk"
-        )
-        yield "Capacity", f"{size}, {room.nodes} nodes, {room.ports} ports, {room.labs} labs"
+        yield "Capacity", _usage_text(room)
+    if used := worker.status.usage:
+        yield "Claimed", _usage_text(used.claimed, used.percent)
+        yield "Available", _usage_text(used.available)
+
+
+def _usage_text(amount: Amount, percent: Mapping[str, int] | None = None) -> str:
+    """Return an amount of each dimension, with the part of the whole that it is."""
+    return ", ".join(
+        f"{round(getattr(amount, name) / divisor, 1):g} {unit}" + (f" ({percent.get(name, 0)}%)" if percent else "")
+        for name, divisor, unit in _UNITS
+    )
 
 
 def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
@@ -152,6 +177,9 @@ def _count(noun: str, count: int | None) -> str:
 
 
 def _sessions(sessions: Sequence[LabletSession], now: datetime) -> Iterator[str]:
+    if sessions:
+        there = sum(one.status.phase in ON_WORKER_PHASES for one in sessions)
+        yield f"{there} on it, {len(sessions) - there} to come"
     for one in sessions:
         ends = f", ends {render.format_relative(one.status.ends_at, now)}" if one.status.ends_at else ""
         yield f"{one.metadata.name} {one.status.phase} of {one.spec.owner}{ends}"

@@ -324,7 +324,9 @@ async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -
     now = writer.clock.now()
     need = need_of(session, definition)
     if session.spec.timeslot_start is None or need is None:
-        return await _explain_unplaced(promises, session, definition, now)
+        found = await _explain_unplaced(promises, session, definition, now)
+        refused = found.outcome == "wait" and await _is_unhostable(promises, session, definition)
+        return msgspec.structs.replace(found, outcome="refuse") if refused else found
     asked = PlacementQuery(session, definition, need, promises.calendar.terms, now)
     places = await ask_seats(promises, asked) if request.count == 1 else []
     found = await _preview_promise(promises, booking, definition)
@@ -346,6 +348,14 @@ async def _explain_unplaced(
     return await explain_waiting(
         promises, PlacementQuery(session, definition, need, promises.calendar.terms, now, holder)
     )
+
+
+async def _is_unhostable(promises: Promises, session: LabletSession, definition: LabletDefinition) -> bool:
+    try:
+        await promises.refuse_unhostable(session, definition)
+    except NoRoom:
+        return True
+    return False
 
 
 async def _preview_promise(promises: Promises, booking: Booking, definition: LabletDefinition) -> Explanation:

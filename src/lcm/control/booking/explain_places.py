@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lcm.control.booking.calendar import Calendar
-from lcm.control.booking.promise import Promises, template_place
+from lcm.control.booking.promise import Promises
 from lcm.control.plane.protocol import ref_of
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim
 from lcm.model.kinds.definition import LabletDefinition
@@ -234,12 +234,12 @@ class _Surveyor:
     async def _add_seat(
         self, row: PoolSnapshot, seats: Seats, number: int, rules: PromiseRules, claims: Sequence[HeldClaim]
     ) -> None:
-        asked, alike = self._asked, template_place(row)
+        asked = self._asked
         usable = asked.now + usual_boot(row.pool, asked.terms)
         why = None if _is_ending(row) else _opening_refusal(seats, number, asked.claim(usable), rules)
         closed = _POOL_ENDING if _is_ending(row) else why[1] if why else ""
         place = seat_place(row, number, seats[number].capacity, usable, closed=closed)
-        await self._add_place(replace(place, version=alike.version if alike else ""), claims, row.pool)
+        await self._add_place(place, claims, row.pool)
         if why is not None:
             self.found.barred[place.id] = why
 

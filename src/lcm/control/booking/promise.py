@@ -38,6 +38,7 @@ from lcm.control.booking.request import (
     name_booking_in_refusal,
     request_of,
     with_seats,
+    with_time_shortened,
 )
 from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
 from lcm.control.objects.records import key_of
@@ -50,19 +51,19 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.settings import SystemSettings
-from lcm.model.kinds.worker import HOSTING_PHASES, WorkerPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.billing import sum_costs
 from lcm.placement.candidate import format_moment
-from lcm.placement.claims import Terms, requirements_of, slot_of
+from lcm.placement.claims import Terms, asap_claim, asap_length, need_of, requirements_of, slot_of
 from lcm.placement.limits import PromiseRules
-from lcm.placement.places import PoolSnapshot, seat_place, session_holder, template_room
+from lcm.placement.places import PoolSnapshot, find_unhostable, session_holder, template_place
 from lcm.placement.promise import PromiseRefusal as Refusal
 from lcm.placement.promise import choose_seats_for_all, extend, promise, promise_all
-from lcm.placement.request import HeldClaim, Place
+from lcm.placement.request import HeldClaim
 from lcm.placement.rules import FILTER_REMEDIES
-from lcm.placement.seat_choice import SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
+from lcm.placement.seat_choice import SEAT_REMEDIES, SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
 from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
 from lcm.system.tasks import TimeSlice
@@ -71,6 +72,7 @@ PoolScope = tuple[str, str]
 """A namespace and a lab track: bookings of one scope ask the same pools."""
 _TRIAL_HOLDER: Final = "booked in the same commit, number {}"
 NO_POOL_REMEDY: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
+_HOSTING_REMEDIES: Final[Mapping[str, str]] = {**FILTER_REMEDIES, "too_large": SEAT_REMEDIES["too_large"]}
 UNKNOWN_SIZE_REMEDY: Final = "use a known instance type in the template, or wait until one of its workers has reported"
 
 
@@ -239,8 +241,10 @@ class Promises:
     ) -> PromisedBookings:
         """Choose seats for bookings, all or none; raise NoRoom with the reason.
 
-        Bookings without a slot are returned unchanged. With `names`, the error also names the booking that did not fit.
+        Bookings without a slot are returned unchanged, unless nobody could ever host them. With `names`, the error also
+        names the booking that did not fit.
         """
+        await self._refuse_unhostable(bookings, definitions, names)
         if not any(map(has_slot, bookings)):
             return PromisedBookings(bookings, [None] * len(bookings))
         await self._catch_up(bookings)
@@ -255,6 +259,64 @@ class Promises:
                     await time_slice.yield_if_over()
         made = [with_seats(one, its, now) if its else one for one, its in zip(bookings, found, strict=True)]
         return PromisedBookings(made, [self._preconditions(its.row, guards) if its else None for its in found])
+
+    async def _refuse_unhostable(
+        self, bookings: Sequence[Resource], definitions: Sequence[Resource | None], names: Sequence[str]
+    ) -> None:
+        """Raise NoRoom if a session is wanted as soon as possible that no pool and no worker could ever host."""
+        for place, (session, definition) in enumerate(zip(bookings, definitions, strict=True)):
+            if (
+                isinstance(session, LabletSession)
+                and not has_slot(session)
+                and isinstance(definition, LabletDefinition)
+            ):
+                with name_booking_in_refusal(names[place] if names else ""):
+                    await self.refuse_unhostable(session, definition)
+
+    async def refuse_unhostable(self, session: LabletSession, definition: LabletDefinition) -> None:
+        """Raise NoRoom if no pool and no worker could ever host a session. Where no pool serves it, one may come."""
+        await self.calendar.ready()
+        if self._find_unhostable(session, definition) is None:
+            return  # nearly always, and it costs no read
+        namespace = session.metadata.namespace
+        await self.calendar.wait_for_revision(await pools_revision(self._store, namespace))
+        found = self._find_unhostable(session, definition)
+        if found is not None:
+            pool, why, reason = found
+            raise NoRoom(f"nobody can ever host it: pool {pool}: {reason}; {_HOSTING_REMEDIES[why]}", why=why)
+
+    def _find_unhostable(self, session: LabletSession, definition: LabletDefinition) -> tuple[str, str, str] | None:
+        """Return why nobody could ever host a session, as far as the calendar knows: a pool, the filter, the reason."""
+        namespace, need, now = session.metadata.namespace, need_of(session, definition), self._clock.now()
+        if need is None:
+            return None
+        claim = asap_claim(session, now, need, self.calendar.terms)
+        request = request_of(session, definition, claim, self.calendar.terms)
+        rows = [one for one in self.calendar.pools(namespace) if one.pool.metadata.deletion_timestamp is None]
+        workers = (
+            one for one in self.calendar.all(LabWorker) if one.metadata.namespace == namespace and _may_serve(one)
+        )
+        return find_unhostable(rows, workers, request, now)
+
+    async def grant_time(self, before: LabletSession, after: LabletSession) -> tuple[LabletSession, Sequence[Op]]:
+        """Give a session that came up late the whole time it asked for, counted from now, or tell it what it lacks.
+
+        Returns the session, and the operations that must join its commit.
+        """
+        claim, now = after.status.claim, self._clock.now()
+        begins = after.status.phase is SessionPhase.RUNNING is not before.status.phase
+        if not begins or claim is None or not is_asap(after) or after.status.ends_at != claim.end - CLEAN_UP_TIME:
+            return after, ()
+        end = now + asap_length(before, now)
+        longer = replace(
+            after, status=replace(after.status, ends_at=end, claim=replace(claim, end=end + CLEAN_UP_TIME))
+        )
+        if end <= after.status.ends_at:
+            return after, ()
+        try:
+            return longer, await self.extend_session(before, longer)
+        except NoRoom as error:
+            return with_time_shortened(after, end - now, str(error), now), ()
 
     async def extend_session(self, before: LabletSession, after: LabletSession) -> Sequence[Op]:
         """Promise a session more time, on its seat or else on its worker; raise NoRoom with the reason.
@@ -396,20 +458,12 @@ def has_slot(resource: Resource) -> bool:
     )
 
 
+def _may_serve(worker: LabWorker) -> bool:
+    """Return whether a worker could take sessions now or after a person helped it."""
+    return worker.metadata.deletion_timestamp is None and worker.status.phase is not WorkerPhase.TERMINATED
+
+
 def seat_kinds(row: PoolSnapshot) -> SeatKinds | None:
     """Return what kind each of a pool's seats is; None while the size of its workers is not known."""
     place = template_place(row)
     return seat_kinds_of(row, place) if place is not None else None
-
-
-def template_place(row: PoolSnapshot) -> Place | None:
-    """Return the place that every seat without a worker stands for; None while its size is not known.
-
-    The workers that run already tell which version of CML it will have.
-    """
-    room = template_room(row)
-    if room is None:
-        return None
-    place = seat_place(row, 0, room, datetime.min.replace(tzinfo=UTC))
-    seen = [one.status.cml.version for one in row.workers.values() if one.status.phase in HOSTING_PHASES]
-    return replace(place, version=seen[0]) if seen else place

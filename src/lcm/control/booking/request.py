@@ -6,7 +6,7 @@ Pure; used by `control.booking.promise`.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -16,10 +16,11 @@ from lcm.control.objects.steps import take_plane_step
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import NoRoom, Refused
 from lcm.model.base.machine import CONTROL_PLANE
+from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition, Requirements
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationClaim, ReservationPhase, occurrences
-from lcm.model.kinds.session import LabletSession, Seat
+from lcm.model.kinds.session import LabletSession, Seat, SessionCondition
 from lcm.placement.claims import Terms, need_of, request_for, requirements_of, slot_claim
 from lcm.placement.places import PoolSnapshot
 from lcm.placement.request import PlacementRequest
@@ -146,3 +147,18 @@ def with_seats(booking: Resource, found: ChosenSeats, now: datetime) -> Booking:
     fields: dict[str, Any] = {"held": held, "requirements": found.requirements}
     fields |= {"starts_at": starts_at, "ends_at": ends_at}
     return take_plane_step(booking, ReservationPhase.PROMISED, author=CONTROL_PLANE, now=now, reason=reason, **fields)
+
+
+def with_time_shortened(session: LabletSession, asked: timedelta, why: str, now: datetime) -> LabletSession:
+    """Return a running session with the condition that tells how much of its time it gets, and why not all of it."""
+    assert session.status.ends_at is not None, "it runs"
+    seconds, whole = round((session.status.ends_at - now).total_seconds()), round(asked.total_seconds())
+    new = Condition(
+        type=SessionCondition.TIME_SHORTENED,
+        status=Truth.TRUE,
+        last_transition_at=now,
+        reason="StartedLate",
+        message=shorten_text(f"it started late and gets {seconds} of the {whole} seconds it asked for: {why}"),
+    )
+    conditions = with_condition(session.status.conditions, new)
+    return msgspec.structs.replace(session, status=msgspec.structs.replace(session.status, conditions=conditions))

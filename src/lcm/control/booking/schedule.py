@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.booking.guards import Guards
-from lcm.control.booking.promise import Promises, template_place
+from lcm.control.booking.promise import Promises
 from lcm.control.booking.seat_moves import (
     PLAN_AGE_TOLERANCE,
     refuse_unless_seat_takes,
@@ -46,7 +46,7 @@ from lcm.model.kinds.session import (
 )
 from lcm.model.kinds.worker import LabWorker, worker_ref
 from lcm.placement.claims import need_of, request_for
-from lcm.placement.places import worker_place
+from lcm.placement.places import template_place, worker_place
 from lcm.placement.request import Place
 from lcm.placement.rules import FILTER_REMEDIES, closed_rejection, static_rejection
 from lcm.store.base import Op
@@ -273,7 +273,7 @@ async def _check_seat(promises: Promises, proposal: Proposal, snapshot: Placemen
         rules = rules_for_promised(rules)
     place = template_place(row)
     if place is not None and snapshot.worker is None:
-        _check_place(promises, proposal, place)
+        _check_place(promises, proposal, msgspec.structs.replace(place, name=f"{place.name}/{seat.number}"))
     row, seats = require_seats(promises, row)
     with without_session(seats, row, session):
         remaining = msgspec.structs.replace(proposal.claim, start=max(proposal.claim.start, now))

@@ -25,6 +25,8 @@ from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
 from lcm.store.base import MAX_OPERATIONS, Entry, scan_all
 from lcm.system.tasks import TimeSlice
 
@@ -287,7 +289,7 @@ class Applier:
 
 
 def _is_booking(item: BundleItem) -> bool:
-    return item.is_new and has_slot(item.after)
+    return item.is_new and isinstance(item.after, LabletSession | Reservation)
 
 
 def _ref_of_document(document: object) -> Ref[Resource] | None:

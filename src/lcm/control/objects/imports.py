@@ -8,7 +8,7 @@ its record shows the machine yet.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -123,7 +123,9 @@ class WorkerImport:
         )
         if instance.instance_type:
             aws = msgspec.structs.replace(aws, instance_type=instance.instance_type)
-        spec = LabWorkerSpec(aws=aws, wanted_state="stopped" if instance.state in _STOPPED_STATES else "running")
+        # Nobody has said yet what it is for, so that sessions of any track would go there.
+        state: Literal["running", "stopped"] = "stopped" if instance.state in _STOPPED_STATES else "running"
+        spec = LabWorkerSpec(aws=aws, wanted_state=state, accepts_sessions=False)
         if WORKER_TAG in instance.tags:
             return spec
         # It is somebody else's machine: do not pause or reboot it before a person allows that.

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction, Origin, author_of, make_record
 from lcm.control.delivery import events
-from lcm.control.objects.archive import find_archived, find_dependents, is_archived, is_dependent_key
+from lcm.control.objects.archive import Dependents, find_archived, find_dependents, is_archived, is_dependent_key
 from lcm.control.objects.records import (
     Record,
     change_ops,
@@ -23,6 +23,7 @@ from lcm.control.objects.records import (
     with_revision,
 )
 from lcm.control.plane.protocol import R, Ref
+from lcm.control.telemetry.state_alerts import follow_state
 from lcm.model.access.identity import PERMISSIONS, SERVICE, Caller, Role, Verb, can_see
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Taken
@@ -146,16 +147,26 @@ class Writer:
         mine = [op for edit in edits for op in edit.ops()]
         means = [event for edit in edits for event in edit.events(now)]
         deeds = [] if reported else [edit.audited_action() for edit in edits]
-        ending = [edit.after for edit in edits if edit.removed]
+        asked = {op.key for op in ops}
 
         async def attempt() -> int:
-            gone = [await find_dependents(self.store, one, now) for one in ending]
-            freed = [op for one in gone for op in one.ops]
-            every = [*told, *(event for one in gone for event in one.events), *means]
+            following = [await self._follow(edit, now) for edit in edits]
+            freed = [op for one in following for op in one.ops]
+            every = [*told, *(event for one in following for event in one.events), *means]
             return await self.submit([*mine, *freed, *ops], [encode_event(event) for event in every], deeds=deeds)
 
-        # A concurrent change of the dependents is retried here: the caller did not ask about them.
-        return await retry_conflicts(attempt, unless=lambda error: not ending or not is_dependent_key(error.key))
+        # A concurrent change of the dependents is retried here, unless the caller asked about them.
+        return await retry_conflicts(
+            attempt, unless=lambda error: error.key in asked or not is_dependent_key(error.key)
+        )
+
+    async def _follow(self, edit: Edit[R], now: datetime) -> Dependents:
+        """Return what changes with an object: all that hangs on one that is removed, else the alerts of its state."""
+        if edit.removed:
+            return await find_dependents(self.store, edit.after, now)
+        return Dependents(
+            *await follow_state(self.store, edit.before.resource if edit.before else None, edit.after, now)
+        )
 
     async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[AuditedAction]) -> int:
         """Commit operations under the fence, with an audit record of what the caller did."""

@@ -343,9 +343,21 @@ class LocalPlane(Plane):
         if self._core.promises is not None:
             refuse_new_claims(before, after)
             refuse_overrun(before, after)
+        after, granted = await self._grant_time(before, after)
         made = await records_for_step(self._core.store, self._core.fleet, before, after, now)
         edit = Edit(record, made.after, removed=is_removable(after))
-        return await self._writer.write(edit, *made.ops, told=made.events, reported=True)
+        held = {op.key for op in granted}  # a guard that is written at a revision is not written a second time
+        ops = [*granted, *(op for op in made.ops if op.key not in held)]
+        return await self._writer.write(edit, *ops, told=made.events, reported=True)
+
+    async def _grant_time(self, before: R, after: R) -> tuple[R, Sequence[Op]]:
+        """Return a session that begins to run with its time from now on, and what promises it."""
+        promises = self._core.promises
+        if promises is None or not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
+            return after, ()
+        made, ops = await promises.grant_time(before, after)
+        assert isinstance(made, type(after))
+        return made, ops
 
     async def _change(self, ref: Ref[R], wanted: Callable[[R], Resource], *, at: int | None, dry_run: bool) -> R:
         self._writer.require_permission(Verb.WRITE, ref.kind)

@@ -1,8 +1,9 @@
 """Keeps the store small: deletes history, requests, audit records, tokens and sign-in links that have expired.
 
-It also finishes deletions that were left half-way, and moves sessions that ended a while ago to the archive. `compose`
-starts it in every process that serves the plane; several do no harm. The times at which the store had which revision
-are kept in the store itself, so that history is compacted even if no process lives for an hour.
+It also clears the alerts of objects that are well or gone, finishes deletions that were left half-way, and moves
+sessions that ended a while ago to the archive. `compose` starts it in every process that serves the plane; several do
+no harm. The times at which the store had which revision are kept in the store itself, so that history is compacted even
+if no process lives for an hour.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from lcm.control.objects import deletion, requests, uploads
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
 from lcm.control.objects.records import CODEC, UIDS, Record, read_entry, removal_ops, with_revision
 from lcm.control.objects.writer import commit_ops
+from lcm.control.telemetry import alerts
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, StoreFull, TooLarge
 from lcm.model.base.event import encode_event
@@ -208,6 +210,7 @@ class Housekeeping:
             needed = await sinks.oldest_needed_revision(self._store, now)
             await self._store.compact(revision if needed is None else min(revision, needed))
         swept = {
+            "alerts": await alerts.sweep_alerts(self._store, now),
             "deletions_left_half_way": await deletion.finish_deletions(self._store, clock=self._clock),
             "requests": await self._sweep(requests.PREFIX, requests.is_older_request, now - requests.RETENTION),
             "tokens": await self._sweep(tokens.TOKENS_PREFIX, tokens.is_expired_token, now),

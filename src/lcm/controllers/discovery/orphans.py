@@ -6,7 +6,7 @@ record created in between is seen, and no instance is taken for an orphan becaus
 An instance of ours without a record costs as much as any other, and nobody sees it. It is not terminated here: a list
 does not prove that nobody works on it, and restoring a backup makes orphans of a whole fleet. It is imported as a
 worker with the label `lcm/orphan-of` and an alert. So it is visible, monitored, paused when idle, and can be deleted
-like any other.
+like any other. It takes no sessions until a person says so.
 """
 
 from collections.abc import Sequence
@@ -127,6 +127,7 @@ def orphan_alert(worker: LabWorker) -> AlertFinding:
     machine = f"{worker.status.ec2.instance_id} in {worker.spec.aws.region}"
     text = (
         f"{machine} was launched for worker {worker.metadata.labels[ORPHAN_OF]}, of which there is no record; "
-        f"delete {worker.metadata.name} to end it, or remove the label {ORPHAN_OF} to keep it"
+        f"delete {worker.metadata.name} to end it, or remove the label {ORPHAN_OF} to keep it; it takes no sessions "
+        "before its spec.accepts_sessions is true"
     )
     return AlertFinding(alert=ORPHAN_ALERT, severity=Severity.WARNING, reason="NoRecord", message=text)

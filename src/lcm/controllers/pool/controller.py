@@ -143,6 +143,7 @@ class PoolReconciler:
             for one in every
             if (one.metadata.namespace, one.spec.lab_track) == (pool.metadata.namespace, pool.spec.lab_track)
             and one.metadata.owner is None
+            and one.spec.accepts_sessions
             and one.metadata.uid not in seated
             and not self._index.sessions_on(one.metadata.uid)
         ]

@@ -232,6 +232,14 @@ class RaisedAlerts(Generic[R]):
         if (known := self._objects.get(ref)) is not None:
             known.has_bug = False
 
+    async def settle(self, resource: R) -> None:
+        """Clear all alerts about an object of which there is nothing more to decide, and forget it."""
+        ref = ref_of(resource)
+        if ref in self._objects:
+            self.end_bug(ref)
+            await self.sync(resource, ())
+            self.forget(ref)
+
     def forget(self, ref: Ref[R]) -> None:
         """Forget an object that is gone."""
         self._objects.pop(ref, None)
@@ -289,7 +297,9 @@ class Lifecycle(Generic[R, V, S, E]):
         resource = self._cache.get(ref)
         if resource is None:
             self._alerts.forget(ref)
-        if resource is None or not self._life.is_concern(resource):
+            return DONE
+        if not self._life.is_concern(resource):
+            await self._alerts.settle(resource)
             return DONE
         view = await self._life.look(resource)
         await self._alerts.sync(resource, self._life.find_alerts(view), self._life.unchanged_alerts(view))

@@ -25,8 +25,8 @@ from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SchedulingDecision, Seat, Waiting, is_asap
-from lcm.placement.limits import LIMITS
 from lcm.placement.request import BOOTING
+from lcm.placement.rules import is_static
 
 NEWS_SHARE: Final = 0.05
 """The part of the wait by which an estimate must have changed to be written again."""
@@ -60,7 +60,8 @@ def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
     found, at = outcome.place, outcome.at
     if found is None or at is None:
         decision = outcome.full_decision
-        closed = any(one.filter in _CLOSED for one in decision.rejections)
+        passing = any(not is_static(why) for why, _ in outcome.seeker.request.refused.values())
+        closed = passing or any(one.filter in _CLOSED for one in decision.rejections)
         most = max(decision.rejections, key=lambda one: one.count, default=None)
         main = f"; {most.count} of {decision.candidates_evaluated} such as {most.examples[0]}" if most else ""
         return f"{_NOT_NOW if closed else _NEVER}{main}"
@@ -128,36 +129,34 @@ class SchedulerEffects:
     async def apply(
         self, view: SchedulerView, outcomes: Sequence[PlacementOutcome], now: datetime, pause: timedelta
     ) -> Sequence[PlacementOutcome]:
-        """Carry out a plan and return the outcomes that became true. What the plane refused is excluded during `pause`.
+        """Carry out a plan and return the outcomes that became true.
 
-        First all sessions release what they are not to keep, so that the others find room.
+        What the plane refused is excluded during `pause`, for those who wish the same and nobody else. First all
+        sessions release what they are not to keep, so that the others find room.
         """
         await for_each([one for one in outcomes if gives_up_seat(view, one)], self._release_claim)
         wanted = [(one, found) for one in outcomes if (found := assignment_for(view, one, now))]
         wanted.sort(key=lambda one: one[1].worker_id is None)
         await for_each(wanted, lambda one: self._assign(view, *one, now + pause))
-        return [one for one in outcomes if one.place is None or is_staying(one) or not view.is_barred(one.place.id)]
+        return [one for one in outcomes if one.place is None or is_staying(one) or not _is_refused(view, one)]
 
     async def _release_claim(self, outcome: PlacementOutcome) -> None:
         session = outcome.seeker.session
         await self.step(session, with_waiting(session, session.status.waiting, session.status.last_decision))
 
     async def _assign(
-        self, view: SchedulerView, outcome: PlacementOutcome, wanted: Assignment, barred_until: datetime
+        self, view: SchedulerView, outcome: PlacementOutcome, wanted: Assignment, refused_until: datetime
     ) -> None:
         session = self.cache.get(ref_of(outcome.seeker.session))
         assert outcome.place is not None, "it is to go somewhere"
         same = session is not None and session.status.phase is outcome.seeker.session.status.phase
-        if session is None or not same or view.is_barred(outcome.place.id):
+        if session is None or not same or _is_refused(view, outcome):
             return
         try:
             await self.schedule(session, wanted)
         except NoRoom as error:
             _log.info("place refused", session=session.metadata.name, place=outcome.place.name, error=str(error))
-            view.bar(outcome.place.id, barred_until, str(error), whole_pool=error.why in LIMITS)
-            if error.why in LIMITS:
-                # Longer than the place is excluded: a shorter session may be admitted first.
-                view.turned_away[ref_of(session)] = barred_until + MINUTE
+            view.refuse(outcome.seeker.wish, outcome.place.id, refused_until, error)
 
 
 def assignment_for(view: SchedulerView, outcome: PlacementOutcome, now: datetime) -> Assignment | None:
@@ -228,6 +227,10 @@ async def for_each(several: Sequence[T], work: Callable[[T], Awaitable[object]])
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+
+
+def _is_refused(view: SchedulerView, outcome: PlacementOutcome) -> bool:
+    return outcome.place is not None and view.is_refused(outcome.seeker.wish, outcome.place.id)
 
 
 def is_staying(outcome: PlacementOutcome) -> bool:

@@ -13,10 +13,10 @@ from typing import Final
 
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.scheduler.index import PoolRef
-from lcm.controllers.scheduler.risk import NO_LICENCE, Risk
+from lcm.controllers.scheduler.risk import Risk
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import Claim
-from lcm.model.kinds.session import LabletSession, is_cml_type
+from lcm.model.kinds.session import LabletSession, RiskReason, is_cml_type
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import LicenceLedger, LicenceSeat, SeatState, token_id
 from lcm.placement.candidate import format_moment
@@ -49,7 +49,7 @@ class LicenceShortage:
         if met is None:
             return None
         told = f"at {format_moment(met.start)} {met.needed} workers need a licence and {self.left} are left"
-        return Risk(NO_LICENCE, f"{told}: {self.held_by}; {_REMEDY}", _REMEDY)
+        return Risk(RiskReason.NO_LICENCE, f"{told}: {self.held_by}; {_REMEDY}")
 
 
 Shortages = Mapping[PoolRef, LicenceShortage]
@@ -99,7 +99,7 @@ def unlicensed_risk(session: LabletSession, worker: LabWorker | None, view: Sche
         return None
     why = status.last_error or status.failure
     return Risk(
-        NO_LICENCE, f"{worker.metadata.name}, the worker planned for it, gets no licence: {why}; {_REMEDY}", _REMEDY
+        RiskReason.NO_LICENCE, f"{worker.metadata.name}, the worker planned for it, gets no licence: {why}; {_REMEDY}"
     )
 
 

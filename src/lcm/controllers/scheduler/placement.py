@@ -27,15 +27,7 @@ from lcm.controllers.scheduler.effects import (
 )
 from lcm.controllers.scheduler.licences import LicenceWatch
 from lcm.controllers.scheduler.queue_plan import PlacementOutcome, QueueRules, plan
-from lcm.controllers.scheduler.risk import (
-    AT_RISK_ALERT,
-    NO_LICENCE,
-    NO_WORKER,
-    Risk,
-    find_misfits,
-    risk_alert,
-    with_risk,
-)
+from lcm.controllers.scheduler.risk import Risk, find_misfits, with_risk
 from lcm.controllers.scheduler.seekers import PlacementNeeds, find_seekers, is_expired, latest_start
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock, Stopwatch
@@ -45,6 +37,7 @@ from lcm.model.kinds.session import (
     SESSION_MACHINE,
     LabletSession,
     LabletSessionStatus,
+    RiskReason,
     SessionCondition,
     Waiting,
     is_asap,
@@ -55,7 +48,7 @@ from lcm.placement.places import session_holder
 REPORT_INTERVAL: Final = timedelta(seconds=5)
 """Changes are written to waiting sessions at most this often: when one leaves the queue, all behind it move up."""
 _MAX_REST_SECONDS: Final = 1.0
-_PLACE_RISKS: Final = frozenset({NO_WORKER, NO_LICENCE})
+_PLACE_RISKS: Final = frozenset({RiskReason.NO_WORKER, RiskReason.NO_LICENCE})
 """Risks that stay with a place whoever else leaves it."""
 _UNCLEAR: Final = "its definition does not say what it needs"
 _log: Final = structlog.get_logger()
@@ -74,7 +67,6 @@ class PlacementLoop:
         chance: Callable[[], float],
         resync: Callable[[], timedelta],
     ) -> None:
-        self._plane = plane
         self._cache = cache
         self._clock = clock
         self._stopwatch = stopwatch
@@ -85,7 +77,6 @@ class PlacementLoop:
         self._turn = 0
         self._due: datetime | None = None
         self._report_due: datetime | None = None
-        self._cleared_alerts: set[str] = set()
         self._licence_watch = LicenceWatch(plane, resync)
 
     def wake(self) -> None:
@@ -175,17 +166,8 @@ class PlacementLoop:
         known = (risks.keys() - {one.seeker.holder for one in helped if is_staying(one)}) | misfits.keys()
         over = [one for one in view.session_index.flagged.values() if session_holder(one) not in known]
         live = [one for one in over if one.status.phase not in SESSION_MACHINE.final and not is_expired(one, now)]
+        # The condition of one that has ended stays: it tells what became of the promise.
         await for_each(live, lambda one: self._update_risk(one, None, now))
-        await self._clear_alerts([one for one in over if one.status.phase in SESSION_MACHINE.final])
-
-    async def _clear_alerts(self, ended: Sequence[LabletSession]) -> None:
-        """Clear the alerts of sessions that have ended. Their condition stays: it tells what became of the promise."""
-        self._cleared_alerts &= {one.metadata.uid for one in ended}
-        await for_each([one for one in ended if one.metadata.uid not in self._cleared_alerts], self._clear_alert)
-
-    async def _clear_alert(self, session: LabletSession) -> None:
-        await self._plane.clear_alert(ref_of(session), AT_RISK_ALERT)
-        self._cleared_alerts.add(session.metadata.uid)
 
     async def _update_risk(self, session: LabletSession, risk: Risk | None, now: datetime) -> None:
         session = self._cache.get(ref_of(session)) or session
@@ -195,9 +177,6 @@ class PlacementLoop:
             return
         if risk is not None:
             _log.warning("promise at risk", session=session.metadata.name, reason=risk.reason, message=risk.message)
-            await self._plane.raise_alert(ref_of(session), risk_alert(session, risk))
-        else:
-            await self._plane.clear_alert(ref_of(session), AT_RISK_ALERT)
         await self._effects.step(session, with_risk(session, risk, now))
 
     def _next_number(self) -> int:
@@ -210,6 +189,6 @@ def _keeps_promise(view: SchedulerView, outcome: PlacementOutcome, risk: Risk, n
     latest = latest_start(view, outcome.seeker.session)
     if not outcome.is_assigned or outcome.at is None or (is_staying(outcome) and risk.reason in _PLACE_RISKS):
         return False
-    if risk.reason == NO_LICENCE and outcome.place is not None and outcome.place.seat:
+    if risk.reason is RiskReason.NO_LICENCE and outcome.place is not None and outcome.place.seat:
         return False
     return latest is None or outcome.at <= max(now, latest)

@@ -18,7 +18,7 @@ from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSessio
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms, boot_lead, usual_boot
 from lcm.placement.limits import OPENING_POLICIES
-from lcm.placement.places import PoolSnapshot, seat_place, template_room, usable_from, worker_place
+from lcm.placement.places import PoolSnapshot, expected_version, seat_place, template_room, usable_from, worker_place
 from lcm.placement.request import BOOTING, Place
 
 SAMPLES_KEPT: Final = 50
@@ -120,7 +120,7 @@ def places_of(row: PoolSnapshot, now: datetime, terms: Terms, claimed: Collectio
     for number in sorted({*range(1, most + 1), *row.workers, *claimed}):
         worker = row.workers.get(number)
         if worker is not None and usable_from(worker, now, boot.usual) is not None:
-            place = _as_booting_seat(worker_place(worker, now, boot=boot.usual, room=room), worker)
+            place = _as_booting_seat(worker_place(worker, now, boot=boot.usual, room=room), worker, row)
             closed = ending or (_BEYOND_SIZE if number > most else "")
             yield number, replace(place, closed=closed) if closed else place
         elif room is not None:
@@ -135,7 +135,7 @@ def boot_time_of(row: PoolSnapshot | None, terms: Terms) -> BootTime:
     return BootTime(usual, boot_lead(row.pool, terms) if row else terms.boot + terms.buffer)
 
 
-def _as_booting_seat(place: Place, worker: LabWorker) -> Place:
+def _as_booting_seat(place: Place, worker: LabWorker, row: PoolSnapshot) -> Place:
     """Return the place of a booting machine as the seat it fills: what its template promises is not visible on it yet.
 
     If it were rejected because it has no licence yet, another machine would be started for each session that waits
@@ -143,4 +143,5 @@ def _as_booting_seat(place: Place, worker: LabWorker) -> Place:
     """
     if place.closed != BOOTING:
         return place
-    return replace(place, seat=True, licensed=None if worker.spec.cml.license_token else place.licensed)
+    licensed = None if worker.spec.cml.license_token else place.licensed
+    return replace(place, seat=True, licensed=licensed, version=place.version or expected_version(row))

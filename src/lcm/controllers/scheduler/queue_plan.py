@@ -42,7 +42,8 @@ class Seeker:
 
     `start_up` is how long it usually takes to run. `likely` is how long it will likely stay; None means all its
     claim. A session that was `turned_away` because of a pool's limits keeps no room from others meanwhile. `served` is
-    how many sessions its owner has on workers.
+    how many sessions its owner has on workers. `wish` is what it has in common with all sessions that get the same
+    answers.
     """
 
     session: LabletSession
@@ -52,6 +53,7 @@ class Seeker:
     likely: timedelta | None = None
     turned_away: bool = False
     served: int = 0
+    wish: object = None
 
     @property
     def holder(self) -> str:
@@ -202,7 +204,8 @@ class _QueuePlanner:
 
     def _search_for(self, seeker: Seeker) -> "_PlaceSearch":
         request = seeker.request
-        shape = request_facts(request), request.claim, request.region_preferred, request.movable
+        asks = request_facts(request), request.claim, request.region_preferred
+        shape = asks, request.movable, frozenset(request.refused)
         if shape not in self._searches:
             self._searches[shape] = _PlaceSearch(self._fleet, self._lines, request)
         return self._searches[shape]
@@ -225,11 +228,9 @@ class _PlaceSearch:
         A session that was promised a place may use it even if it is closed to others.
         """
         line = self._lines.get(place_id) if place_id else None
-        if (
-            line is None
-            or not (promised or accepts_sessions(line.place))
-            or static_rejection(line.place, self._ask.request)
-        ):
+        if line is None or static_rejection(line.place, self._ask.request):
+            return None
+        if not promised and (not accepts_sessions(line.place) or place_id in self._ask.request.refused):
             return None
         found = self._earliest(line)
         return None if found is None else (moment_of(found), line)

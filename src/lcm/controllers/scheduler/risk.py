@@ -1,8 +1,8 @@
-"""Which promises are in danger, and the condition and alert that report it. Pure except for the view it reads.
+"""Which promises are in danger, and the condition that reports it. Pure except for the view it reads.
 
 `PlacementLoop` first tries to keep a promise elsewhere; what is reported here could not be helped. `find_misfits` finds
 sessions that no longer fit on the worker they are on, because it holds less than was thought. They cannot be moved,
-only reported.
+only reported. The control plane raises and clears the alert with the condition (`control.telemetry.state_alerts`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,32 +15,28 @@ import msgspec
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, Profile
 from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
-from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionCondition, SessionPhase, get_claim
+from lcm.model.kinds.session import (
+    LabletSession,
+    LabletSessionStatus,
+    RiskReason,
+    SessionCondition,
+    SessionPhase,
+    get_claim,
+)
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.placement.candidate import format_moment
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.places import full_capacity, session_holder
 from lcm.placement.request import BOOTING, Place
 from lcm.placement.seats import FOREIGN_LABS_STAY
 
-AT_RISK_ALERT: Final = "SessionAtRisk"
-NO_WORKER: Final = "NoWorkerInTime"
-LATE: Final = "SeatTooLate"
-TAKEN: Final = "SeatStillTaken"
-TOO_SMALL: Final = "SeatTooSmall"
-FOREIGN: Final = "ForeignLabs"
-NO_PLACE: Final = "NoPlace"
-NO_LICENCE: Final = "NoLicence"
-
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Why a session may not get what it was promised: a reason, a message, and what an operator can do."""
+    """Why a session may not get what it was promised: a reason, and a message."""
 
-    reason: str
+    reason: RiskReason
     message: str
-    remedy: str = "free a worker for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +59,10 @@ def risk_of(session: LabletSession, facts: RiskFacts) -> Risk | None:
     """Return the risk of a session that has a seat and no worker yet, or None."""
     seat, claim = session.status.seat, session.status.claim
     if seat is None or claim is None:
-        return Risk(NO_PLACE, "it has no place")
+        return Risk(RiskReason.NO_PLACE, "it has no place")
     name = f"{seat.pool}/{seat.number}"
     if facts.place is None:
-        return Risk(NO_WORKER, f"its planned worker {name} has no machine and gets none")
+        return Risk(RiskReason.NO_WORKER, f"its planned worker {name} has no machine and gets none")
     return _lateness_risk(name, claim, facts.place, facts) or _occupied_risk(name, claim, facts.place, facts)
 
 
@@ -76,10 +72,10 @@ def _lateness_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> R
         # A boot that has not begun ends later every minute, so no time is named: the message is written only once.
         boots = place.closed == BOOTING
         when = f"can be used from {format_moment(usable)} on" if boots else "has no machine that is up by then"
-        return Risk(NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} {when}")
+        return Risk(RiskReason.NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} {when}")
     if facts.latest is not None and claim.start > facts.latest:
         return Risk(
-            LATE,
+            RiskReason.LATE,
             f"its planned worker {seat} is free for it from {format_moment(claim.start)} on, too late for its slot",
         )
     return None
@@ -90,9 +86,9 @@ def _occupied_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> R
     until = None if _fits_all(facts.fleet, place, left) else facts.stays(place, claim.start)
     if until is not None and until > due:
         told = f"sessions on {place.name} end later than they claimed, at {format_moment(until)}"
-        return Risk(TAKEN, f"{_needed_text(seat, claim)}, and {told}")
+        return Risk(RiskReason.TAKEN, f"{_needed_text(seat, claim)}, and {told}")
     if facts.now > due:
-        return Risk(NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} did not take it")
+        return Risk(RiskReason.NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} did not take it")
     left = _claim_from(left, until or left.start)
     return None if _fits_all(facts.fleet, place, left) else _overload_risk(facts.fleet, place, left, facts.now)
 
@@ -105,10 +101,15 @@ def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime)
     """Return why more is held on a place than fits. Labs that no session made count only as long as they may last."""
     held = Profile.of(one.claim for one in fleet.claims_on(place.id))
     if place.whole is None or not held.peak(claim.start, claim.end).within(place.whole):
-        return Risk(TOO_SMALL, f"{place.name} is smaller than its template says: more is promised on it than it holds")
+        return Risk(
+            RiskReason.TOO_SMALL,
+            f"{place.name} is smaller than its template says: more is promised on it than it holds",
+        )
     near = claim.start < now + FOREIGN_LABS_STAY
     return (
-        Risk(FOREIGN, f"labs on {place.name} that no session made take what was promised: end them") if near else None
+        Risk(RiskReason.FOREIGN, f"labs on {place.name} that no session made take what was promised: end them")
+        if near
+        else None
     )
 
 
@@ -125,13 +126,6 @@ def with_risk(session: LabletSession, risk: Risk | None, now: datetime) -> Lable
         message=shorten_text(risk.message if risk else past),
     )
     return msgspec.structs.replace(session.status, conditions=with_condition(session.status.conditions, new))
-
-
-def risk_alert(session: LabletSession, risk: Risk) -> AlertFinding:
-    """Return the alert that tells operators what is wrong."""
-    remedy = "" if risk.message.endswith(risk.remedy) else f"; {risk.remedy}"
-    text = f"{session.metadata.name}: {risk.message}{remedy}, or tell its owner"
-    return AlertFinding(alert=AT_RISK_ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=shorten_text(text))
 
 
 def _claim_from(claim: Claim, moment: datetime) -> Claim:
@@ -159,9 +153,9 @@ def find_misfits(view: SchedulerView, now: datetime) -> Mapping[str, tuple[Lable
         whole = full_capacity(worker) if worker else None
         if worker is None or whole is None or _fits_everything(view, worker, sessions, now):
             continue
-        text = f"{worker.metadata.name} has less than its template says: more is on it than it holds"
+        text = f"{worker.metadata.name} has less than its template says: more is on it than it holds; end others there"
         for session in _pick_misfits(sessions, whole, now):
-            found[session_holder(session)] = session, Risk(TOO_SMALL, text, "end others there")
+            found[session_holder(session)] = session, Risk(RiskReason.TOO_SMALL, text)
     return found
 
 

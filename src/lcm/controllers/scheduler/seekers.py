@@ -9,19 +9,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Ref, ref_of
+from lcm.control.plane.protocol import Ref
 from lcm.controllers.scheduler.index import PromisedSessions, SeatKey
 from lcm.controllers.scheduler.licences import LicenceShortage, Shortages, needs_licence, unlicensed_risk
 from lcm.controllers.scheduler.queue_plan import Seeker
-from lcm.controllers.scheduler.risk import NO_PLACE, Risk, RiskFacts, risk_of
+from lcm.controllers.scheduler.risk import Risk, RiskFacts, risk_of
 from lcm.controllers.scheduler.sessions import MAX_RETRIES
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import ZERO_AMOUNT, Claim
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, is_asap
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, RiskReason, is_asap
 from lcm.placement.claims import asap_claim, asap_length, need_of, request_for, slot_claim
 from lcm.placement.places import session_holder
-from lcm.placement.request import Place
+from lcm.placement.request import Place, PlacementRequest
+from lcm.placement.rules import request_facts
 
 _NEAR_MARGIN: Final = timedelta(minutes=10)
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -47,7 +48,9 @@ def find_seekers(view: SchedulerView, cache: Cache, now: datetime, lacking: Shor
         if is_asap(session):
             _add_seeker(found, session, _asap_seeker(view, session, known, now))
         elif session.status.seat is None or session.status.claim is None:
-            found.risks[session_holder(session)] = Risk(NO_PLACE, "its worker is lost, and no other place fits it")
+            found.risks[session_holder(session)] = Risk(
+                RiskReason.NO_PLACE, "its worker is lost, and no other place fits it"
+            )
             _add_seeker(found, session, _slot_seeker(view, session, known, now))
     for session, risk in _find_endangered(view, now, lacking):
         known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
@@ -151,16 +154,27 @@ def _slot_seeker(
 def _make_seeker(view: SchedulerView, session: LabletSession, definition: LabletDefinition, claim: Claim) -> Seeker:
     terms, place = view.terms(), view.place_of(session)
     start_up = view.durations.usual_start_up(session.spec.definition, terms)
-    length = asap_length(session, claim.start)
+    length, request = asap_length(session, claim.start), request_for(session, definition, claim, terms)
+    wish = _wish_of(session, request)
     return Seeker(
         session,
-        request_for(session, definition, claim, terms),
+        replace(request, refused=view.refusals(wish)),
         start_up,
         place.id if place else None,
         start_up + length + view.durations.usual_clean_up() if is_asap(session) else None,
-        ref_of(session) in view.turned_away,
+        view.is_turned_away(wish),
         view.session_index.count_served(session),
+        wish,
     )
+
+
+def _wish_of(session: LabletSession, request: PlacementRequest) -> object:
+    """Return what a session wishes: whoever wishes the same gets the same answers.
+
+    It stays the same while time passes: a session without an end moves as a whole, of another less and less is left.
+    """
+    claim, moves = request.claim, is_asap(session) and session.status.ends_at is None
+    return request_facts(request), claim.need, claim.end - claim.start if moves else claim.end
 
 
 def is_expired(session: LabletSession, now: datetime) -> bool:

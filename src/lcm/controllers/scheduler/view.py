@@ -5,9 +5,9 @@ place that can be used one boot lead from now, if its pool opens seats. Every ot
 view is only used for proposals: what it does not know yet, the plane does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from lcm.control.plane.protocol import ObjectChange, Ref, SessionRef, ref_of
 from lcm.controllers.scheduler.index import ClaimIndex, PoolRef, SessionIndex, Spot, sessions_in
 from lcm.controllers.scheduler.places import BootTime, SessionDurations, boot_time_of, places_of
 from lcm.model.base.capacity import Claim
+from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, Seat, get_claim
@@ -24,10 +25,21 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms
 from lcm.placement.fleet import PlaceIndex
+from lcm.placement.limits import LIMITS
 from lcm.placement.places import PoolSnapshot, snapshot_pool, worker_place
 from lcm.placement.request import Place
+from lcm.placement.rules import is_static
 
 _RETIME_INTERVAL: Final = timedelta(seconds=1)
+_STANDS_BEHIND: Final = timedelta(minutes=1)
+
+
+class _Refusal(NamedTuple):
+    """What the plane said when it refused a place, and until when that counts."""
+
+    until: datetime
+    why: str
+    reason: str
 
 
 class SchedulerView:
@@ -63,9 +75,9 @@ class SchedulerView:
         self._dirty: set[PoolRef | str] = set()
         self._time_dependent: set[PoolRef | str] = set()
         self._retimed_at: datetime | None = None
-        self._barred: dict[str, tuple[datetime, str]] = {}
-        self.turned_away: dict[SessionRef, datetime] = {}
-        """Until when a session stands behind the others: its pool's limits refused it, but may admit others."""
+        self._refusals: dict[object, dict[str, _Refusal]] = {}
+        self._turned_away: dict[object, datetime] = {}
+        """Until when a wish stands behind the others: its pool's limits refused it, but may admit others."""
         self._unfilled_places: list[tuple[PlaceIndex, str]] = []
         self._has_news = True
         for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
@@ -140,30 +152,38 @@ class SchedulerView:
         """Return how long a place's machine takes to boot."""
         return self._boot_times.get(place_id) or boot_time_of(None, self.terms())
 
-    def bar(self, place_id: str, until: datetime, why: str, *, whole_pool: bool = False) -> None:
-        """Exclude a place until a moment, because the plane refused it; or also all unused seats of its pool.
+    def refuse(self, wish: object, place_id: str, until: datetime, error: NoRoom) -> None:
+        """Note until a moment that the plane refused a place to whoever wishes the same. Others may get it.
 
-        A seat with a claim gets its worker anyway. It is not excluded with its pool, and may be granted to others when
-        no other seat is.
+        What a pool's limits or its template refuse, they refuse on all its unused seats. A seat with a claim gets its
+        worker anyway: it is not excluded with its pool.
         """
+        whole_pool = error.why in LIMITS or is_static(error.why)
         pools = {spot[0] for spot in self._spots_of.get(place_id, ()) if not isinstance(spot, str)}
         seats = [one for ref in pools if whole_pool for one in self._pool_places[ref] if one not in self._workers]
         others = [one for one in seats if not any(map(self._claims.claims_at, self._spots_of[one]))]
-        for one in (place_id, *others):
-            self._barred[one] = until, why
-            self._mark_place_dirty(one)
+        refusal = _Refusal(until, error.why, str(error))
+        self._refusals.setdefault(wish, {}).update(dict.fromkeys((place_id, *others), refusal))
+        if error.why in LIMITS:
+            # Longer than the places are excluded: a shorter session may be admitted first.
+            self._turned_away[wish] = until + _STANDS_BEHIND
         self._signal_news()
 
-    def is_barred(self, place_id: str) -> bool:
-        """Return whether a place is excluded for now."""
-        return place_id in self._barred
+    def refusals(self, wish: object) -> Mapping[str, tuple[str, str]]:
+        """Return the places that are refused to a wish for now, each with the filter and the reason."""
+        return {place_id: (one.why, one.reason) for place_id, one in self._refusals.get(wish, {}).items()}
+
+    def is_refused(self, wish: object, place_id: str) -> bool:
+        """Return whether a place is refused to a wish for now."""
+        return place_id in self._refusals.get(wish, {})
+
+    def is_turned_away(self, wish: object) -> bool:
+        """Return whether a wish stands behind the others for now."""
+        return wish in self._turned_away
 
     def refresh(self, now: datetime) -> bool:
         """Update all places to the present moment. Return whether anything changed that matters to waiting sessions."""
-        for place_id in [one for one, (until, _) in self._barred.items() if until <= now]:
-            del self._barred[place_id]
-            self._mark_place_dirty(place_id)
-        self.turned_away = {ref: until for ref, until in self.turned_away.items() if until > now}
+        self._forget_refusals(now)
         if self._retimed_at is None or now - self._retimed_at >= _RETIME_INTERVAL:
             self._retimed_at = now
             moving = sorted(self._time_dependent - self._dirty, key=str)
@@ -248,9 +268,15 @@ class SchedulerView:
         for ref in sessions_in([one for one, held in here.items() if isinstance(spot, str) or held.claim.start <= now]):
             self._requeue(ref)
 
-    def _mark_place_dirty(self, place_id: str) -> None:
-        """Mark a place to be rebuilt."""
-        self._dirty.update(spot if isinstance(spot, str) else spot[0] for spot in self._spots_of.get(place_id, ()))
+    def _forget_refusals(self, now: datetime) -> None:
+        """Forget the refusals that are over: those places may be asked again."""
+        self._turned_away = {wish: until for wish, until in self._turned_away.items() if until > now}
+        for wish, refused in list(self._refusals.items()):
+            kept = {place_id: one for place_id, one in refused.items() if one.until > now}
+            self._has_news = self._has_news or len(kept) < len(refused)
+            self._refusals[wish] = kept
+            if not kept:
+                del self._refusals[wish]
 
     def _update_pool(self, ref: PoolRef, pool: LabWorkerPool | None) -> None:
         """Note that a pool changed, and requeue the sessions of seats whose worker changed."""
@@ -265,7 +291,7 @@ class SchedulerView:
         """Rebuild the places of a pool's seats, and drop those that are no places any more."""
         row, terms = self._row(ref), self.terms()
         claimed = self._claims.claimed_seats(ref)
-        made = {n: self._with_bar(one) for n, one in places_of(row, now, terms, claimed)} if row else {}
+        made = dict(places_of(row, now, terms, claimed)) if row else {}
         boot = boot_time_of(row, terms)
         ids = {place.id for place in made.values()}
         for place_id in self._pool_places.get(ref, frozenset()) - ids:
@@ -319,7 +345,7 @@ class SchedulerView:
             self._drop_place(uid)
             self._time_dependent.discard(uid)
             return
-        place = self._with_bar(worker_place(worker, now, boot=self.terms().boot))
+        place = worker_place(worker, now, boot=self.terms().boot)
         self._put_place(place, worker.metadata.namespace, (uid,))
         self._hold_claims()
         self._mark_time_dependent(uid, [place])
@@ -329,10 +355,6 @@ class SchedulerView:
             self._time_dependent.add(what)
         else:
             self._time_dependent.discard(what)
-
-    def _with_bar(self, place: Place) -> Place:
-        barred = self._barred.get(place.id)
-        return replace(place, closed=barred[1]) if barred else place
 
     def _put_place(self, place: Place, namespace: str, spots: tuple[Spot, ...]) -> None:
         fleet, known = self.fleet(namespace), place.id in self._spots_of

@@ -47,7 +47,7 @@ from lcm.controllers.session.view import (
 )
 from lcm.model.base.clock import Clock
 from lcm.model.base.resource import Truth, has_condition, shorten_text
-from lcm.model.kinds.session import SESSION_MACHINE, STOP_ALERT, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.session import STOP_ALERT, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
 
 LAB_NOT_REMOVED: Final = "LabNotRemoved"
@@ -188,10 +188,6 @@ class SessionLifecycle(Lifecycle[LabletSession, SessionView, LabletSessionStatus
 
     async def _write(self, view: SessionView, report: Report[LabletSessionStatus]) -> None:
         phase, ref = report.status.phase, ref_of(view.session)
-        if phase in SESSION_MACHINE.final:
-            self._alerts.end_bug(ref)
-            await self._alerts.sync(view.session, ())
-            self._alerts.forget(ref)
         await super()._write(view, report)
         if phase is not view.status.phase:
             _log.info("session stepped", session=str(ref), phase=str(phase), reason=report.reason)

@@ -177,7 +177,10 @@ def _step_to_running(view: SessionView, lab: LabSummary) -> Decision:
 
 
 def _end_time(view: SessionView) -> datetime | None:
-    """Return when its time is over: with its slot or after its duration, and never in the way of others."""
+    """Return when its time is over: with its slot or after its duration, and never in the way of others.
+
+    If that cuts it short because it came up late, the control plane gives it the whole time where there is room.
+    """
     status, spec = view.status, view.session.spec
     if not is_asap(view.session):
         return status.ends_at or spec.timeslot_end

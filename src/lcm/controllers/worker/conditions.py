@@ -4,15 +4,19 @@ Conditions are derived each time the status is written. `Reachable` and `HealthC
 long as there is a machine to look at; the other five follow from the status.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from lcm.model.base.capacity import Amount
+from lcm.model.base.capacity import Amount, dimension_words
 from lcm.model.base.resource import Condition, Truth, has_condition, with_condition
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, get_claim
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
+    NOT_ADMITTED,
+    CapacityUsage,
     CmlFacts,
     Ec2Facts,
     IdleVerdict,
@@ -21,6 +25,7 @@ from lcm.model.kinds.worker import (
     LabWorkerStatus,
     WorkerCondition,
     WorkerPhase,
+    compute_usage,
 )
 from lcm.providers.protocols.compute import Instance, StatusChecks
 from lcm.providers.protocols.labhost import Licence, Stats
@@ -31,9 +36,15 @@ _C = WorkerCondition
 
 
 def with_conditions(
-    worker: LabWorker, status: LabWorkerStatus, *, sessions: int, require_licensed: bool, now: datetime
+    worker: LabWorker,
+    status: LabWorkerStatus,
+    *,
+    sessions: Sequence[LabletSession],
+    require_licensed: bool,
+    now: datetime,
 ) -> LabWorkerStatus:
-    """Return a status with the conditions that follow from it."""
+    """Return a status with what is claimed of the worker, and with the conditions that follow from it."""
+    status = msgspec.structs.replace(status, usage=_usage_of(status, sessions, now))
     conditions = status.conditions
     licensed = _licensed_condition(status)
     known = [
@@ -41,7 +52,7 @@ def with_conditions(
         _cml_ready_condition(status),
         licensed,
         _accepting_condition(worker, status, licensed=licensed[1] is Truth.TRUE or not require_licensed),
-        _capacity_condition(status, sessions),
+        _capacity_condition(status),
     ]
     if status.phase is _P.TERMINATED:  # the monitor no longer looks, and there is nothing to see
         known += [(name, Truth.UNKNOWN, "NoInstance", "") for name in (_C.HEALTH_CHECK_PASSED, _C.REACHABLE)]
@@ -88,38 +99,49 @@ def _licensed_condition(status: LabWorkerStatus) -> _ConditionParts:
 
 def _accepting_condition(worker: LabWorker, status: LabWorkerStatus, *, licensed: bool) -> _ConditionParts:
     """Derive whether sessions may be placed: never before CML is ready and licensed, nor while unhealthy or silent."""
-    reason = ""
-    if worker.metadata.deletion_timestamp is not None:
-        reason = "Deleted"
-    elif status.phase not in HOSTING_PHASES:
-        reason = f"Phase{status.phase}"
-    elif worker.spec.wanted_state == "stopped":
-        reason = "WantedStopped"
-    elif status.cml.ready is not True:
-        reason = "CMLNotReady"
-    elif worker.spec.host_kind == "cml" and status.cml.licensed is None:
-        reason = "LicenceUnknown"
-    elif worker.spec.host_kind == "cml" and not licensed:
-        reason = "NotLicensed"
-    elif has_condition(status.conditions, _C.HEALTH_CHECK_PASSED, Truth.FALSE):
-        reason = "Unhealthy"
-    elif has_condition(status.conditions, _C.REACHABLE, Truth.FALSE):
-        reason = "Unreachable"
-    if reason:
-        return _C.ACCEPTING_LABS, Truth.FALSE, reason, ""
+    is_cml, conditions = worker.spec.host_kind == "cml", status.conditions
+    obstacles = (
+        (worker.metadata.deletion_timestamp is not None, "Deleted", ""),
+        (status.phase not in HOSTING_PHASES, f"Phase{status.phase}", ""),
+        (worker.spec.wanted_state == "stopped", "WantedStopped", ""),
+        (not worker.spec.accepts_sessions, "NotAdmitted", NOT_ADMITTED),
+        (status.cml.ready is not True, "CMLNotReady", ""),
+        (is_cml and status.cml.licensed is None, "LicenceUnknown", ""),
+        (is_cml and not licensed, "NotLicensed", ""),
+        (has_condition(conditions, _C.HEALTH_CHECK_PASSED, Truth.FALSE), "Unhealthy", ""),
+        (has_condition(conditions, _C.REACHABLE, Truth.FALSE), "Unreachable", ""),
+    )
+    for is_in_the_way, reason, message in obstacles:
+        if is_in_the_way:
+            return _C.ACCEPTING_LABS, Truth.FALSE, reason, message
     return _C.ACCEPTING_LABS, Truth.TRUE, "Ready", ""
 
 
-def _capacity_condition(status: LabWorkerStatus, sessions: int) -> _ConditionParts:
+def _usage_of(status: LabWorkerStatus, sessions: Sequence[LabletSession], now: datetime) -> CapacityUsage | None:
+    """Return what is claimed now by the sessions on a worker and by labs that no session made; None if not known."""
+    if status.capacity is None or status.phase is _P.TERMINATED:
+        return None
+    claims = ((one.status.phase in ON_WORKER_PHASES, get_claim(one)) for one in sessions)
+    needs = (claim.need for is_there, claim in claims if claim is not None and (is_there or claim.start <= now))
+    return compute_usage(status.capacity, (status.foreign, *needs))
+
+
+def _capacity_condition(status: LabWorkerStatus) -> _ConditionParts:
+    """Derive whether anything more fits: not if something is used up of which every lab needs some."""
     if status.phase is _P.TERMINATED:
         return _C.CAPACITY_AVAILABLE, Truth.FALSE, "NoInstance", ""
-    if status.capacity is None:
+    if status.capacity is None or status.usage is None:
         return _C.CAPACITY_AVAILABLE, Truth.UNKNOWN, "NotSeen", "CML has not reported what the machine has"
-    if sessions >= status.capacity.labs:
-        return _C.CAPACITY_AVAILABLE, Truth.FALSE, "TooManyLabs", f"{sessions} of {status.capacity.labs} labs"
-    return _C.CAPACITY_AVAILABLE, Truth.TRUE, "Room", f"{sessions} of {status.capacity.labs} labs"
+    used_up = [name for name in _NEEDED_BY_ALL if not getattr(status.usage.available, name)]
+    labs = f"{status.usage.claimed.labs} of {status.capacity.labs} labs"
+    if used_up:
+        reason = "TooManyLabs" if used_up == ["labs"] else "Full"
+        return _C.CAPACITY_AVAILABLE, Truth.FALSE, reason, f"no {dimension_words(used_up)} is left; {labs}"
+    return _C.CAPACITY_AVAILABLE, Truth.TRUE, "Room", labs
 
 
+_NEEDED_BY_ALL: Final = ("cpu_millis", "memory_mb", "nodes", "labs")
+"""The dimensions of which every lab needs some."""
 PORTS: Final = 6000
 """How many ports CML's PATty serves: 2000 to 7999."""
 

@@ -147,7 +147,7 @@ class WorkerLifecycle(Lifecycle[LabWorker, WorkerView, LabWorkerStatus, Effect])
         return with_conditions(
             view.worker,
             status,
-            sessions=len(view.sessions),
+            sessions=view.sessions,
             require_licensed=view.rules.require_licensed,
             now=self._clock.now(),
         )

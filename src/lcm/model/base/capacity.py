@@ -44,6 +44,11 @@ def find_exceeded(need: Amount, room: Amount) -> list[str]:
     return [name for name in DIMENSIONS if getattr(need, name) > getattr(room, name)]
 
 
+def dimension_words(dimensions: Sequence[str]) -> str:
+    """Return the names of dimensions as people say them."""
+    return " and ".join(name.removesuffix("_millis").removesuffix("_mb") for name in dimensions)
+
+
 def can_accommodate(declared: Amount, claimed: Amount, need: Amount) -> bool:
     """Return True if a worker with these claims can take this need as well."""
     return (claimed + need).within(declared)

@@ -34,7 +34,7 @@ from lcm.model.base.resource import (
 from lcm.model.kinds.definition import Requirements
 from lcm.model.kinds.worker import LabType
 from lcm.model.money.billing import Usd
-from lcm.model.telemetry.observation import ResourceObservation
+from lcm.model.telemetry.observation import ResourceObservation, drift
 
 
 class Rejection(Part):
@@ -90,6 +90,19 @@ class SessionCondition(StrEnum):
 
     WORKER_ASSIGNED = "WorkerAssigned"
     AT_RISK = "AtRisk"
+    TIME_SHORTENED = "TimeShortened"
+
+
+class RiskReason(StrEnum):
+    """Why a session may not get what it was promised, as the scheduler says it in the condition AtRisk."""
+
+    NO_WORKER = "NoWorkerInTime"
+    LATE = "SeatTooLate"
+    TAKEN = "SeatStillTaken"
+    TOO_SMALL = "SeatTooSmall"
+    FOREIGN = "ForeignLabs"
+    NO_PLACE = "NoPlace"
+    NO_LICENCE = "NoLicence"
 
 
 class LabletSessionSpec(Part):
@@ -268,6 +281,7 @@ SESSION_MACHINE: Final = StateMachine(
         PhaseLimit(_P.STOPPING, STOP_ALERT, None, "a lab left on a worker keeps its ports and its room"),
     ),
 )
+_MOST_PORTS_NAMED: Final = 5
 ON_WORKER_PHASES: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
 """Phases in which something of the session may be on its worker."""
 
@@ -309,6 +323,16 @@ def clear_timed_out_request(status: LabletSessionStatus, now: datetime) -> Lable
     limit = OBSERVATION_LIMIT // timedelta(seconds=1)
     error = f"not observed: {request.requested_by} asked at {asked}, and no answer came within {limit} s; ask again"
     return msgspec.structs.replace(status, observation_request=None, observation_error=error)
+
+
+def describe_drift(status: LabletSessionStatus) -> str:
+    """Return which ports a lab was seen to have in place of those it was given, in words."""
+    differs = drift(status.allocated_ports or {}, status.observed_ports or {})
+    moved = [
+        f"{name} is {seen} instead of {own or 'none'}" for name, (own, seen) in differs.items() if seen is not None
+    ]
+    more = len(moved) - _MOST_PORTS_NAMED
+    return ", ".join(moved[:_MOST_PORTS_NAMED]) + f" and {more} more" * (more > 0) if moved else "some are missing"
 
 
 def is_asap(session: LabletSession) -> bool:

@@ -4,13 +4,13 @@ Fast-changing measurements live in `WorkerTelemetry` under a key of their own, s
 with a step. The state machine is in `model.kinds.worker_machine`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from lcm.model.base.capacity import Amount
+from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, utilization
 from lcm.model.base.resource import (
     API_VERSION,
     Count,
@@ -138,7 +138,10 @@ class IdlePolicy(Part):
 
 
 class LabWorkerSpec(Part):
-    """The desired state of a worker."""
+    """The desired state of a worker.
+
+    `accepts_sessions` is False for a machine that was found and imported, until a person says otherwise.
+    """
 
     aws: AwsSpec = AwsSpec()
     cml: CmlSpec = CmlSpec()
@@ -150,6 +153,7 @@ class LabWorkerSpec(Part):
     idle: IdlePolicy = IdlePolicy()
     drain_deadline_minutes: Minutes = 240
     auto_remediate: bool = True
+    accepts_sessions: bool = True
 
 
 class Ec2Facts(Part):
@@ -223,13 +227,32 @@ class Remedy(StrEnum):
     REPLACE = "replace"
 
 
+class CapacityUsage(Part):
+    """How much of a worker is claimed now, by the sessions on it and by labs that no session made, and what is left.
+
+    `percent` is the claimed part of each dimension.
+    """
+
+    claimed: Amount
+    available: Amount
+    percent: Mapping[str, Count]
+
+
+def compute_usage(capacity: Amount, claims: Iterable[Amount]) -> CapacityUsage:
+    """Return how much of a capacity is claimed and left. What is claimed beyond it leaves nothing."""
+    claimed = sum(claims, ZERO_AMOUNT)
+    left = {name: max(0, getattr(capacity, name) - getattr(claimed, name)) for name in DIMENSIONS}
+    percent = {name: round(part * 100) for name, part in utilization(claimed, capacity).items()}
+    return CapacityUsage(claimed=claimed, available=Amount(**left), percent=percent)
+
+
 class LabWorkerStatus(Status):
     """The observed state of a worker.
 
-    `foreign` is what labs use that no session made. `failure` names the last failure in one word,
-    `last_error` in a sentence; the next attempt is at `retry_at`. A `remedy` without `remedied_at` is still
-    to be done. `remedies` counts those since the worker was last healthy for a while: a reboot and a
-    replacement in turn.
+    `foreign` is what labs use that no session made; `usage` is None while the capacity is not known.
+    `failure` names the last failure in one word, `last_error` in a sentence; the next attempt is at `retry_at`. A
+    `remedy` without `remedied_at` is still to be done. `remedies` counts those since the worker was last healthy
+    for a while: a reboot and a replacement in turn.
     """
 
     phase: WorkerPhase = WorkerPhase.PENDING
@@ -238,6 +261,7 @@ class LabWorkerStatus(Status):
     capacity: Amount | None = None
     foreign_ports: tuple[int, ...] = ()
     foreign: Amount = Amount()
+    usage: CapacityUsage | None = None
     idle: IdleVerdict | None = None
     drain_deadline_at: Moment | None = None
     unhealthy_since: Moment | None = None
@@ -314,6 +338,10 @@ SATISFIED_AFFINITIES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] 
 
 HOSTING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE})
 """Phases in which a worker may be given a session."""
+
+
+NOT_ADMITTED: Final = "nobody has said that it takes sessions: set spec.accepts_sessions to true, and its lab_track"
+"""Why a worker that was imported takes no sessions."""
 
 
 def coarse_status(status: LabWorkerStatus) -> str:

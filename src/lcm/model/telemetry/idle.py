@@ -169,10 +169,10 @@ def _switched_off_signal(worker: LabWorker) -> IdleSignal:
 
 def _sessions_signal(sessions: Sequence[LabletSession]) -> IdleSignal:
     waiting = [one for one in sessions if one.status.phase is SessionPhase.SCHEDULED and _start_of(one) is None]
-    count = len(waiting) + sum(one.status.phase in ON_WORKER_PHASES for one in sessions)
-    if not count:
+    if not waiting and not any(one.status.phase in ON_WORKER_PHASES for one in sessions):
         return _quiet_signal(SESSIONS, "no session is on it")
-    return _active_signal(SESSIONS, f"{count} {'session is' if count == 1 else 'sessions are'} on it")
+    # No number: a verdict is not written again because one more session came, and would soon be wrong.
+    return _active_signal(SESSIONS, "sessions are on it")
 
 
 def _booked_soon_signal(sessions: Sequence[LabletSession], horizon: datetime) -> IdleSignal:
@@ -212,9 +212,7 @@ def _foreign_labs_signal(
     foreign = telemetry.active_labs_count - ours
     if foreign <= 0:
         return _quiet_signal(FOREIGN_LABS, "no lab but ours runs on it")
-    return _active_signal(
-        FOREIGN_LABS, f"{foreign} {'lab runs' if foreign == 1 else 'labs run'} on it that no session made"
-    )
+    return _active_signal(FOREIGN_LABS, "labs run on it that no session made")
 
 
 def _snooze_signal(until: datetime | None) -> IdleSignal:
