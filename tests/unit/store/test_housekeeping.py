@@ -15,7 +15,7 @@ from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import housekeeping
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.base.errors import Gone, Relist
-from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
@@ -87,6 +87,19 @@ async def test_what_was_swept_can_be_asked_for_anew() -> None:
     clock.moment += timedelta(days=2)
     await Housekeeping(stage.store, clock=clock).tidy()
     assert (await stage[ADA].create(given.session(), request="r-1")).metadata.uid == "uid-2"
+
+
+async def test_a_deletion_is_forgotten_as_late_as_an_archived_session() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await stage.put(active())
+    made = await stage[ADA].create(given.session())
+    await stage[ADA].delete(Ref(LabletSession, "s1"))
+    lablets = stage[service(LABLET_CONTROLLER)]
+    for days, remembered in ((364, True), (2, False)):
+        clock.moment += timedelta(days=days)
+        await Housekeeping(stage.store, clock=clock).tidy()
+        assert (await lablets.find_deletion(made.metadata.uid)).deleted is remembered
 
 
 async def test_a_deletion_that_was_left_half_way_is_finished() -> None:

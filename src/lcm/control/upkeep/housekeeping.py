@@ -16,7 +16,16 @@ from lcm.control.access import audit, sign_in, tokens
 from lcm.control.delivery import sinks
 from lcm.control.objects import deletion, requests
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
-from lcm.control.objects.records import CODEC, UIDS, Record, read_entry, removal_ops, with_revision
+from lcm.control.objects.records import (
+    CODEC,
+    DELETED_SESSIONS,
+    UIDS,
+    Record,
+    is_older_deletion,
+    read_entry,
+    removal_ops,
+    with_revision,
+)
 from lcm.control.objects.writer import commit_ops
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, TooLarge
@@ -208,6 +217,7 @@ class Housekeeping:
             "sign_in_links": await self._sweep(sign_in.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
             "sessions_archived": await archive_ended(self._store, now, now - self._linger, self._ends),
             "archived_sessions": await sweep_archive(self._store, now - self._archived),
+            "deleted_sessions": await self._sweep(DELETED_SESSIONS, is_older_deletion, now - self._archived),
             "audit_records": await self._sweep(audit.AUDIT_PREFIX, audit.is_older_record, now - self._audit_kept),
         }
         if any(swept.values()):
