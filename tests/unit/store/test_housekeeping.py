@@ -13,9 +13,10 @@ from lcm.control.delivery import sinks
 from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import housekeeping
-from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.control.upkeep.housekeeping import MOST_ENDED, Housekeeping
 from lcm.model.base.errors import Gone, Relist
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
@@ -179,3 +180,19 @@ async def all_moved(stage: Stage) -> None:
 
 def test_sessions_are_archived_once_whoever_dies_or_does_it_as_well(tell: Callable[[str], None]) -> None:
     assert crash_everywhere("archive", ended_world, move, all_moved, twice=False, report=tell) > 10
+
+
+async def test_only_those_that_ended_last_stay_among_the_live_ones() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    for number in range(MOST_ENDED + 20):
+        ended = PhaseChange(phase=SessionPhase.COMPLETED, at=NOW + timedelta(seconds=number), by="test", reason="")
+        await stage.put(
+            given.session(name=f"s{number}", uid=f"uid-{number}", phase=SessionPhase.COMPLETED, history=(ended,))
+        )
+    await stage.put(given.session(name="live", uid="uid-live", phase=SessionPhase.RUNNING))
+    keeping = Housekeeping(stage.store, clock=clock)
+    assert (await keeping.archive(), await keeping.archive()) == (20, 0)
+    left = {one.metadata.name for one in (await stage[ROOT].list(LabletSession, limit=1000)).items}
+    assert left == {"live", *(f"s{number}" for number in range(20, MOST_ENDED + 20))}
+    assert await stage[ROOT].get(Ref(LabletSession, "s0")) is not None

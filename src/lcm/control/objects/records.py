@@ -138,6 +138,11 @@ def history_prefix(resource: Resource) -> str:
     return f"{HISTORY}{resource.metadata.namespace}/{resource.metadata.name}/"
 
 
+def observations_prefix(resource: Resource) -> str:
+    """Return the prefix of the keys with the samples of a definition's sessions."""
+    return f"{observations_key(resource)}/"
+
+
 def observations_key(resource: Resource) -> str:
     """Return the key of the samples that a definition learned from."""
     return f"{OBSERVATIONS}{resource.metadata.namespace}/{resource.metadata.name}"
