@@ -10,6 +10,7 @@ from crash.everywhere import crash_everywhere
 from harness import given
 from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control.delivery import sinks
+from lcm.control.objects import records
 from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import housekeeping
@@ -191,8 +192,11 @@ async def test_only_those_that_ended_last_stay_among_the_live_ones() -> None:
             given.session(name=f"s{number}", uid=f"uid-{number}", phase=SessionPhase.COMPLETED, history=(ended,))
         )
     await stage.put(given.session(name="live", uid="uid-live", phase=SessionPhase.RUNNING))
-    keeping = Housekeeping(stage.store, clock=clock)
+    keeping, first = Housekeeping(stage.store, clock=clock), Ref(LabletSession, "s0")
+    assert await stage[ROOT].get(first) is not None
+    assert first.key in records._cached
     assert (await keeping.archive(), await keeping.archive()) == (20, 0)
+    assert first.key not in records._cached
     left = {one.metadata.name for one in (await stage[ROOT].list(LabletSession, limit=1000)).items}
     assert left == {"live", *(f"s{number}" for number in range(20, MOST_ENDED + 20))}
-    assert await stage[ROOT].get(Ref(LabletSession, "s0")) is not None
+    assert await stage[ROOT].get(first) is not None

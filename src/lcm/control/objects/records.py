@@ -195,6 +195,11 @@ def read_entry(entry: Entry, kind: type[R]) -> R:
     return found
 
 
+def forget_cached(key: str) -> None:
+    """Drop the decoded object of a key that holds none any more."""
+    _cached.pop(key, None)
+
+
 async def find_record(store: Store, ref: Ref[R]) -> Record[R] | None:
     """Read an object by name, or else by uid; None means that there is none."""
     if not is_nameable(ref):

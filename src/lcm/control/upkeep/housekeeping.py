@@ -22,6 +22,7 @@ from lcm.control.objects.records import (
     DELETED_SESSIONS,
     UIDS,
     Record,
+    forget_cached,
     is_older_deletion,
     read_entry,
     removal_ops,
@@ -127,6 +128,8 @@ async def _archive_batch(store: Store, several: Sequence[Record[LabletSession]],
     except (Conflict, TooLarge):
         # One of them was changed meanwhile, or the batch is too large: move the others without it.
         return sum([await _archive_batch(store, [one], now) for one in several]) if len(several) > 1 else 0
+    for record in several:
+        forget_cached(record.key)
     return len(several)
 
 
