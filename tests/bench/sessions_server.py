@@ -82,7 +82,7 @@ def recorded(controller: Controller, record: Record) -> Controller:
 
     async def run(plane: Plane, around: ControllerContext) -> None:
         outside = replace(around.outside, hosts=RecordedHosts(around.outside.hosts, record))
-        await controller.run(plane, replace(around, outside=outside))
+        await controller.run(plane, replace(around, providers=outside))
 
     return replace(controller, run=run) if controller.part is ProcessPart.LABLET_CONTROLLER else controller
 

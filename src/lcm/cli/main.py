@@ -68,6 +68,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "pause": CommandEntry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once it has no sessions.", _CHANGE),
     "resume": CommandEntry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
     "snooze": CommandEntry("lcm.cli.fleet.workers:snooze", "Keep an idle worker running for a while.", _CHANGE),
+    "remove-lab": CommandEntry("lcm.cli.fleet.workers:remove_lab", "Remove a held lab of an unknown session.", _CHANGE),
     "license": CommandEntry("lcm.cli.fleet.workers:license_", "Register a worker's CML again.", _CHANGE),
     "secret": CommandEntry("lcm.cli.people.secret:app", "Encrypt secrets for documents, and change the key.", _CHANGE),
     "sink": CommandEntry("lcm.cli.fleet.sink:app", "Set where events are sent; resend failed ones.", _CHANGE),

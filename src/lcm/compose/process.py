@@ -6,9 +6,8 @@ Called by `cli`. Parts are closed in the opposite order, however the process end
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -28,7 +27,7 @@ from lcm.control.access.tokens import SERVICE_NAME, service_keys
 from lcm.control.accounts.allocator import ResourceAllocator
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.pool.controller import PoolController
-from lcm.controllers.runtime.election import ControllerParts
+from lcm.controllers.runtime.election import ControllerParts, Election
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
@@ -41,10 +40,12 @@ from lcm.settings.checks import find_cleartext_client
 from lcm.settings.load import Settings
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, new_seal_key, raise_file_limit, random_fraction
-from lcm.system.data_folder import claim_folder
+from lcm.system.data_folder import claim_file, claim_folder
 from lcm.system.tasks import Supervisor, run_until_first_ends
 from lcm.system.tls import trusted_authority
 
+SIMULATED_CLOUD: Final = "simulated-cloud"
+"""The lease of the process that runs the simulated cloud."""
 SERVE_PORT: Final = 8030
 UP_PORT: Final = 8080
 _STORE_PAUSE_SECONDS: Final = 1.0
@@ -67,9 +68,15 @@ class ControllerContext:
     """What a controller is given besides its plane."""
 
     settings: Settings
-    outside: Providers
     secrets: SecretSources
     process: str
+    providers: Providers | None = None
+    """What controllers that act on the outside world act on."""
+
+    @property
+    def outside(self) -> Providers:
+        assert self.providers is not None, "it was made for a controller that needs none"
+        return self.providers
 
     def common_parts(self) -> ControllerParts:
         """Return what every controller takes by name."""
@@ -88,6 +95,7 @@ class Controller:
 
     part: ProcessPart
     run: Callable[[Plane, ControllerContext], Coroutine[Any, Any, None]]
+    acts_outside: bool = False
 
     @property
     def caller(self) -> Caller:
@@ -105,6 +113,7 @@ CONTROLLERS: Final[tuple[Controller, ...]] = (
             speed=around.outside.speed,
             **around.common_parts(),
         ).run(),
+        acts_outside=True,
     ),
     Controller(ProcessPart.SCHEDULER, lambda plane, around: SchedulerController(plane, **around.common_parts()).run()),
     Controller(ProcessPart.POOL_CONTROLLER, lambda plane, around: PoolController(plane, **around.common_parts()).run()),
@@ -117,6 +126,7 @@ CONTROLLERS: Final[tuple[Controller, ...]] = (
             speed=around.outside.speed,
             **around.common_parts(),
         ).run(),
+        acts_outside=True,
     ),
 )
 """Every controller."""
@@ -157,16 +167,20 @@ async def run_embedded(
         async with AsyncExitStack() as undo:
             store = await SqliteStore.open(file, alone=True)
             running = await undo.enter_async_context(run_api(store, settings, UP_PORT, alone=True))
-            outside = await undo.enter_async_context(_open_providers(running, settings, settings.data_dir / SIM_FILE))
+            outside = await undo.enter_async_context(
+                _open_cloud(settings, running.parts, running.secrets, running.installation_id)
+            )
             allocator = await ResourceAllocator.open(
                 settings.total_cpu_cores, settings.total_memory_gb, store=store, clock=SystemClock()
             )
             it = EmbeddedProcess(running, allocator, outside)
             if before is not None:
                 await before(it)
+            around = ControllerContext(settings, running.secrets, running.process, outside)
             for controller in controllers:
                 await release_stale_lease(store, controller.part)
-                _start_controller(controller, running, outside, settings)
+                plane = running.control.plane_for(controller.caller)
+                running.parts.start(controller.part, controller.run(plane, around))
             yield it
 
 
@@ -179,17 +193,22 @@ async def serve(
     Waits for a store that does not answer or takes no writes; when `stop` is set meanwhile, its error is raised.
     """
     raise_file_limit()
-    _check_parts(asked)
     settings = _with_default_cloud(settings, AWS)
+    _check_parts(asked, settings)
     service_key(settings)
     async with AsyncExitStack() as undo:
         if settings.engine == "sqlite":
             undo.enter_context(claim_folder(settings.data_dir, alone=False))
         running = await _start_api(undo, settings, stop or asyncio.Event())
         if controllers := _select_controllers(asked):
-            outside = await undo.enter_async_context(_open_providers(running, settings))
-            for controller in controllers:
-                _start_controller(controller, running, outside, settings)
+            around = ControllerContext(settings, running.secrets, running.process)
+
+            @asynccontextmanager
+            async def open_plane(controller: Controller) -> AsyncIterator[Plane]:
+                yield running.control.plane_for(controller.caller)
+
+            work = _run_with_cloud(controllers, open_plane, around, running.installation_id)
+            running.parts.start("controllers", work)
         yield running
 
 
@@ -212,8 +231,8 @@ async def _start_api(undo: AsyncExitStack, settings: Settings, stop: asyncio.Eve
 async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) -> AsyncIterator[Supervisor]:
     """Run only controllers, for an API in another process, as soon as that API answers."""
     raise_file_limit()
-    _check_parts(asked)
     settings, process = _with_default_cloud(settings, AWS), process_name()
+    _check_parts(asked, settings)
     key = service_key(settings)
     if fault := find_cleartext_client(settings):
         raise Invalid(fault)
@@ -222,12 +241,15 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
         secrets = await undo.enter_async_context(secret_sources(settings, keys, simulated_secrets(settings)))
         parts = await undo.enter_async_context(Supervisor())
 
+        def open_plane(controller: Controller) -> AbstractAsyncContextManager[Plane]:
+            from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is slow to load, and few need it
+
+            url, trust = settings.control_plane_api_url, trusted_authority(settings.ca_file)
+            return HttpPlane.open(url, key, actor=controller.part, caller=controller.caller, trust=trust)
+
         async def work() -> None:
-            async with _open_cloud(settings, parts, secrets, await _read_installation_id(settings, key)) as outside:
-                around = ControllerContext(settings, outside, secrets, process)
-                await run_until_first_ends(
-                    *(_run_remotely(controller, around, key) for controller in _select_controllers(asked))
-                )
+            around, owner = ControllerContext(settings, secrets, process), await _read_installation_id(settings, key)
+            await _run_with_cloud(_select_controllers(asked), open_plane, around, owner)
 
         parts.start("controllers", work())
         _log.info("started", process=process, api=settings.control_plane_api_url, parts=[str(part) for part in asked])
@@ -249,13 +271,48 @@ async def _read_installation_id(settings: Settings, key: Secret) -> str:
         await line.close()
 
 
-async def _run_remotely(controller: Controller, around: ControllerContext, key: Secret) -> None:
-    """Run a controller on the plane of another process."""
-    from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - likewise
+OpenPlane = Callable[[Controller], AbstractAsyncContextManager[Plane]]
 
-    url, trust = around.settings.control_plane_api_url, trusted_authority(around.settings.ca_file)
-    async with HttpPlane.open(url, key, actor=controller.part, caller=controller.caller, trust=trust) as plane:
-        await controller.run(plane, around)
+
+async def _run_with_cloud(
+    controllers: Sequence[Controller], open_plane: OpenPlane, around: ControllerContext, owner: str
+) -> None:
+    """Run controllers, those that act outside on the cloud of the settings.
+
+    A simulated cloud is in the memory of one process, and its state in a file. Of the processes that could run it the
+    elected one does, together with everything that acts on it; another one takes over from the file.
+    """
+    outer = [one for one in controllers if one.acts_outside]
+
+    async def run(controller: Controller, known: ControllerContext) -> None:
+        async with open_plane(controller) as plane:
+            await controller.run(plane, known)
+
+    async def run_outer() -> None:
+        async with Supervisor() as parts, _open_cloud(around.settings, parts, around.secrets, owner) as outside:
+            known = replace(around, providers=outside)
+            await run_until_first_ends(*(run(one, known) for one in outer), parts.wait_until(asyncio.Event()))
+
+    async def run_elected(_: Plane) -> None:
+        with claim_file(around.settings.data_dir / SIM_FILE):
+            await run_outer()
+
+    async def compete() -> None:
+        async with open_plane(outer[0]) as plane:
+            election = Election(
+                plane,
+                SIMULATED_CLOUD,
+                around.process,
+                ttl_seconds=around.settings.worker_controller_leader_lease_ttl,
+                stopwatch=SystemStopwatch(),
+                chance=random_fraction,
+            )
+            await election.run(run_elected)
+
+    work = [run(one, around) for one in controllers if not one.acts_outside]
+    if outer:
+        work.append(compete() if around.settings.cloud == SIMULATED else run_outer())
+    await run_until_first_ends(*work)
 
 
 def service_key(settings: Settings) -> Secret:
@@ -275,26 +332,24 @@ def _with_default_cloud(settings: Settings, usual: Literal["aws", "simulated"]) 
     return settings if settings.cloud else msgspec.structs.replace(settings, cloud=usual)
 
 
-def _open_providers(
-    running: RunningApi, settings: Settings, file: Path | None = None
-) -> AbstractAsyncContextManager[Providers]:
-    return _open_cloud(settings, running.parts, running.secrets, running.installation_id, file=file)
-
-
 def _open_cloud(
-    settings: Settings, parts: Supervisor, secrets: SecretSources, owner: str, *, file: Path | None = None
+    settings: Settings, parts: Supervisor, secrets: SecretSources, owner: str
 ) -> AbstractAsyncContextManager[Providers]:
     if settings.cloud == AWS:
         return open_aws(settings, secrets, owner=owner)
+    file = settings.data_dir / SIM_FILE
     return open_simulated(settings, parts, owner=owner, speed=settings.sim_speed, file=file)
 
 
-def _start_controller(controller: Controller, running: RunningApi, outside: Providers, settings: Settings) -> None:
-    around = ControllerContext(settings, outside, running.secrets, running.process)
-    running.parts.start(controller.part, controller.run(running.control.plane_for(controller.caller), around))
-
-
-def _check_parts(asked: Collection[ProcessPart]) -> None:
+def _check_parts(asked: Collection[ProcessPart], settings: Settings) -> None:
+    outer = {one.part for one in CONTROLLERS if one.acts_outside}
+    given = {one.part for one in _select_controllers(asked)} & outer
+    if settings.cloud == SIMULATED and given and given != outer:
+        names = " and ".join(sorted(outer))
+        raise Refused(
+            f"LCM_CLOUD=simulated: {names} share one simulated cloud, which is in the memory of one process; "
+            f"serve both of them in it, such as `lcm serve {' '.join(sorted(outer))}`"
+        )
     built = {ProcessPart.API, ProcessPart.ALL, *(controller.part for controller in CONTROLLERS)}
     for part in asked:
         if part not in built:

@@ -209,7 +209,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ] = 0
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
-    session_linger_hours: Annotated[Hours, "hours after its end at which a session moves to the archive"] = 24
+    session_linger_hours: Annotated[
+        Hours, "hours after its end at which a session moves to the archive; only the 200 that ended last stay as long"
+    ] = 24
     session_archive_days: Annotated[Days, "days after its end for which a session is kept in the archive"] = 365
 
     artifacts_dir: Annotated[

@@ -44,6 +44,24 @@ def claim_folder(folder: Path, *, alone: bool) -> Iterator[Path]:
         os.close(handle)
 
 
+@contextmanager
+def claim_file(file: Path) -> Iterator[None]:
+    """Create the folder of a file if it is missing, and keep other processes of this machine from using the file.
+
+    Raises Refused if another process uses it.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Refused(f"another process uses {file.absolute()}: stop it, or choose another folder") from error
+        yield
+    finally:
+        os.close(handle)
+
+
 def is_open_to_others(folder: Path) -> bool:
     """Return whether others than its owner may enter or list a folder; False for one that does not exist."""
     try:

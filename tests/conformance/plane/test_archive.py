@@ -14,7 +14,7 @@ from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
 from lcm.control.upkeep import housekeeping
 from lcm.model.base.errors import Conflict, Gone, IllegalStep, Invalid
-from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.base.selector import parse_selector
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.store.backup import restore_backup, write_backup
@@ -109,10 +109,14 @@ async def test_nothing_changes_what_is_archived_but_it_can_be_deleted(world: Wor
     assert await world.ada.delete(S1, dry_run=True) == await world.ada.get(S1)
     with pytest.raises(Conflict):
         await world.ada.delete(S1, at=1)
+    lablets = world.service(LABLET_CONTROLLER)
+    assert not (await lablets.find_deletion(OLD.name)).deleted
     await world.ada.delete(S1)
     assert await world.ada.get(S1) is await world.ada.get(OLD) is None
+    assert (await lablets.find_deletion(OLD.name)).deleted
+    assert not (await lablets.find_deletion("no-such-uid")).deleted
     left = [entry.key for entry in (await world.store.scan("")).entries]
-    assert not [key for key in left if "s1" in key and not key.startswith(("audit/", "tokens/"))]
+    assert not [key for key in left if "s1" in key and not key.startswith(("audit/", "tokens/", "deleted-sessions/"))]
 
 
 @everywhere

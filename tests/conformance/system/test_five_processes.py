@@ -70,6 +70,7 @@ async def test_a_session_lives_in_five_processes_on_one_etcd(tmp_path: Path, etc
         assert [process.stop()[0] for process in (*others, *apis)] == [0] * 5
         told = "".join(process.output for process in (*apis, *others))
         assert "Traceback" not in told, told
+        assert told.count('"handed over"') == told.count('"elected"') > 0, told
     store = await DirectoryArtifacts.open(tmp_path / "artifacts", clock=SystemClock())
     assert [one.uri for one in await store.list_temporary() if "/collected/" not in one.uri] == []
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from harness.api_world import Shell
@@ -81,3 +83,48 @@ def test_a_restore_after_a_kill_says_when_it_will_work(tmp_path: Path, etcd: Etc
         refused = desk.lcm("restore", file, "--yes")
     assert refused.exit_code == 5
     assert "Leases of processes that were killed end within 15 seconds" in refused.stderr
+
+
+def test_on_a_simulated_cloud_what_acts_on_it_is_served_together(tmp_path: Path) -> None:
+    refused = lcm(tmp_path, "serve", "lablet-controller", CONTROL_PLANE_API_KEY=KEY, LCM_CLOUD="simulated")
+    assert refused.returncode == 5
+    assert "lcm serve lablet-controller worker-controller" in refused.stderr
+
+
+async def test_of_several_processes_one_runs_the_simulated_cloud(tmp_path: Path) -> None:
+    said = {"CONTROL_PLANE_API_KEY": KEY, "LCM_DATA_DIR": str(tmp_path / "data"), "LCM_CLOUD": "simulated"}
+    said |= {"LCM_SIM_SPEED": "1000"}
+    cloud = '"lease": "simulated-cloud", "holder"'
+    with (
+        Running(tmp_path, "serve", "all", "--port=0", **said) as one,
+        Running(tmp_path, "serve", "all", "--port=0", **said) as other,
+    ):
+        async with one.ready().client(KEY) as client:
+            other.ready()
+            assert (await client.post("/api/workers", json=document("LabWorker"))).status_code == 201
+            await _reaches_machine(client)
+        leader, follower = (one, other) if _leads(one) else (other, one)
+        assert (_leads(leader), _leads(follower)) == (True, False)
+        assert cloud in follower.output
+        assert leader.stop()[0] == 0
+        deadline = time.monotonic() + SOON
+        while not _leads(follower) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        assert '"machines": 1' in follower.output, follower.output
+        assert follower.stop()[0] == 0
+        assert "Traceback" not in one.output + other.output
+
+
+def _leads(process: Running) -> bool:
+    """Return whether a process runs the simulated cloud."""
+    lines = [line for line in process.output.splitlines() if '"lease": "simulated-cloud"' in line]
+    return any('"event": "elected"' in line for line in lines)
+
+
+async def _reaches_machine(client: httpx.AsyncClient) -> None:
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        if (await client.get("/api/workers/w1")).json()["status"]["ec2"]["instance_id"]:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("w1 has no machine")

@@ -91,7 +91,7 @@ def understood(name: str) -> set[int]:
     """Return which answers show that a request was understood; its object may be elsewhere in its life."""
     success = {200, 201, 202, 204}
     exists = name.startswith("POST /api/") and name.count("/") == 2
-    elsewhere = ("/observe-resources", "/undrain", "/drain", "/status", "/transition")
+    elsewhere = ("/observe-resources", "/undrain", "/drain", "/remove-lab", "/status", "/transition")
     stale = name.endswith(elsewhere) or "/leases/" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
     absent = "/settings" in name or "/telemetry" in name or "/tokens/" in name or "/licenses/" in name

@@ -290,3 +290,11 @@ def test_every_worker_that_is_missing_is_named(desk: Shell) -> None:
     assert result.exit_code == 3
     assert "there is no worker/nope in" in result.stderr
     assert "there is no worker/nothing in" in result.stderr
+
+
+def test_a_held_lab_is_removed_by_a_persons_word(api: ApiServer, desk: Shell) -> None:
+    there(api, P.READY, annotations={"lcm/held-lab.l1": "2026-11-17T01:00:00Z"})
+    assert "lab l1 on worker/w1 is collected and removed" in said(desk.out("remove-lab", "w1", "l1"))
+    refused = desk.lcm("remove-lab", "w1", "l2")
+    assert refused.exit_code != 0
+    assert "held are l1" in said(refused.stderr)

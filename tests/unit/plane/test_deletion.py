@@ -126,7 +126,7 @@ async def test_the_step_into_the_end_removes_what_is_to_go() -> None:
     status = msgspec.structs.replace(session.status, phase=_S.TERMINATED)
     last = await stage[service(LABLET_CONTROLLER)].step(session, status, reason="removed")
     assert last.status.phase is _S.TERMINATED
-    assert await stage.keys() == []
+    assert await stage.keys() == ["deleted-sessions/uid-s1"]
     assert await stage.types() == ["lablet.session.status.changed", "lablet.session.deleted"]
 
 
@@ -404,6 +404,7 @@ async def exactly_so(stage: Stage) -> None:
     assert running.status.phase is _S.COLLECTING
     assert len(running.status.history) == 1
     assert [key for key in await stage.keys() if not key.startswith("uids/")] == [
+        "deleted-sessions/u2",
         "lablet-definitions/default/basics:1.0.0",
         "lablet-sessions/default/s1",
     ]

@@ -606,9 +606,25 @@ def test_what_happens_is_told() -> None:
         "elected",
         "deposed",
         "elected",
+        "handed over",
         "election left",
     ]
     assert all(one["lease"] == LEASE and one["holder"] == "one" for one in logs)
+    elected, left = ([one["term"] for one in logs if one["event"] == event] for event in ("elected", "handed over"))
+    assert left == elected[-1:]
+
+
+def test_a_lease_that_could_not_be_released_is_told() -> None:
+    async def body(world: World) -> None:
+        task = asyncio.create_task(world.candidate().run(partial(world.act, "one")))
+        await asyncio.sleep(TTL / 10)
+        world.store.down = Unreachable("no answer")
+        await cancel_and_wait([task])
+
+    with capture_logs() as logs:
+        play(body)
+    assert [one["event"] for one in logs] == ["election entered", "elected", "not handed over", "election left"]
+    assert logs[2]["error"] == "no answer"
 
 
 async def work_through(world: World, holder: str, plane: Plane) -> None:

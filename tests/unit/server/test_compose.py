@@ -136,7 +136,7 @@ async def test_a_controller_in_its_own_process_works_for_the_api_of_another(tmp_
         cloud="simulated",
     )
     async with (
-        process.run_controllers(here, [ProcessPart.WORKER_CONTROLLER]),
+        process.run_controllers(here, [ProcessPart.WORKER_CONTROLLER, ProcessPart.LABLET_CONTROLLER]),
         process.serve(there, [ProcessPart.API]) as it,
     ):
         plane = it.control.plane_for(ADMIN)
@@ -147,14 +147,14 @@ async def test_a_controller_in_its_own_process_works_for_the_api_of_another(tmp_
     assert lease is not None
     assert worker is not None
     assert worker.status.ec2.launch_attempt == 1
-    assert not (tmp_path / "controller").exists()
+    assert sorted(file.name for file in (tmp_path / "controller").iterdir()) == ["sim-cloud.json", "sim-cloud.lock"]
 
 
 async def test_a_controller_with_a_wrong_key_ends_and_says_so(tmp_path: Path) -> None:
     port = free_port()
     there = Settings(data_dir=tmp_path, port=port, control_plane_api_key=KEY)
     other = Secret("a-key-that-nobody-knows-here")
-    here = Settings(control_plane_api_key=other, control_plane_api_url=f"http://{LOOPBACK}:{port}", cloud="simulated")
+    here = Settings(control_plane_api_key=other, control_plane_api_url=f"http://{LOOPBACK}:{port}", cloud="aws")
     async with (
         process.serve(there, [ProcessPart.API]),
         process.run_controllers(here, [ProcessPart.WORKER_CONTROLLER]) as parts,

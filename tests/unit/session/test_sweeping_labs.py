@@ -2,14 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import structlog
 
-from harness.session_world import HOUR, MINUTE, PORTS, S1, SMALL, LateHost, Through, prepared
-from lcm.control.plane.protocol import Terminate
+from harness.session_world import HOUR, MINUTE, PORTS, S1, SMALL, Lablets, LateHost, Through, prepared
+from lcm.control.plane.protocol import RemoveLab, Terminate, ref_of
+from lcm.controllers.session.held_labs import UNKNOWN_LAB
 from lcm.controllers.session.progress import owner_of, title_of
+from lcm.model.base.errors import Refused
 from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.labhost import LabState
 from lcm.sim.time.loop import run
 
 _P = SessionPhase
@@ -76,3 +81,80 @@ def test_only_a_title_with_a_uid_at_its_end_is_ours() -> None:
     assert owner_of(f"default/s1 [{uid}]") == uid
     for title in (f"s1 [{uid}] copy", f"[{uid}]", "s1 [uid]", uid, ""):
         assert owner_of(title) is None
+
+
+LOST = "0b8c7f6e-1234-4abc-8def-0123456789ab"
+WEEK = timedelta(days=7)
+
+
+async def given_lost_lab(world: Lablets, worker: LabWorker, uid: str = LOST) -> str:
+    """Have a lab on a worker that somebody works in, and of whose session the store knows nothing."""
+    host = await world.host(worker)
+    lab = await host.ensure(f"default/booked-later [{uid}]", SMALL)
+    await host.start(lab.lab_id)
+    return lab.lab_id
+
+
+def test_a_lab_of_an_unknown_session_is_collected_and_held_with_an_alert() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        lab_id = await given_lost_lab(world, worker)
+        async with world.attended():
+            await asyncio.sleep(HOUR.total_seconds())
+        async with world.attended():  # another leader goes on counting
+            await asyncio.sleep((WEEK - 2 * HOUR).total_seconds())
+            assert [lab.state for lab in await world.labs(worker)] == [LabState.STARTED]
+            assert [(one.alert, one.name) for one in await world.otto.alerts()] == [(UNKNOWN_LAB, "w1")]
+            saved = await world.artifacts.get(f"artifact://tmp/collected/default/{LOST}/held-{lab_id}.yaml")
+            assert b"hostname PC" in saved
+            await asyncio.sleep(2 * HOUR.total_seconds())
+        assert await world.labs(worker) == []
+        assert await world.otto.alerts() == []
+        assert (await world.worker("w1")).metadata.annotations == {}
+
+    run(life)
+
+
+def test_a_held_lab_goes_by_a_persons_word() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        lab_id = await given_lost_lab(world, worker)
+        ref = ref_of(worker)
+        async with world.attended():
+            await asyncio.sleep(HOUR.total_seconds())
+            with pytest.raises(Refused, match=f"held are {lab_id}"):
+                await world.otto.act(ref, RemoveLab(lab_id="another"))
+            await world.otto.act(ref, RemoveLab(lab_id=lab_id))
+            await asyncio.sleep(HOUR.total_seconds() / 2)
+        assert await world.labs(worker) == []
+        assert await world.otto.alerts() == []
+
+    run(life)
+
+
+def test_a_lab_of_a_deleted_session_is_known_to_be_over() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        session = await world.given_session(None, _P.COMPLETED)
+        await world.put(session)
+        await world.otto.delete(S1)
+        async with world.attended():
+            await asyncio.sleep(MINUTE.total_seconds())
+            await given_lost_lab(world, worker, session.metadata.uid)
+            await asyncio.sleep(HOUR.total_seconds())
+        assert await world.labs(worker) == []
+
+    run(life)
+
+
+def test_a_running_lab_of_a_session_that_a_restore_put_back_is_held() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        session = await world.given_session(None, _P.PENDING, spec={"give_up_at": None})
+        await given_lost_lab(world, worker, session.metadata.uid)
+        async with world.attended():
+            await asyncio.sleep(HOUR.total_seconds())
+        assert len(await world.labs(worker)) == 1
+        assert [one.alert for one in await world.otto.alerts()] == [UNKNOWN_LAB]
+
+    run(life)

@@ -10,12 +10,14 @@ from crash.everywhere import crash_everywhere
 from harness import given
 from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control.delivery import sinks
+from lcm.control.objects import records
 from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import housekeeping
-from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.control.upkeep.housekeeping import MOST_ENDED, Housekeeping
 from lcm.model.base.errors import Gone, Relist
-from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
@@ -87,6 +89,19 @@ async def test_what_was_swept_can_be_asked_for_anew() -> None:
     clock.moment += timedelta(days=2)
     await Housekeeping(stage.store, clock=clock).tidy()
     assert (await stage[ADA].create(given.session(), request="r-1")).metadata.uid == "uid-2"
+
+
+async def test_a_deletion_is_forgotten_as_late_as_an_archived_session() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await stage.put(active())
+    made = await stage[ADA].create(given.session())
+    await stage[ADA].delete(Ref(LabletSession, "s1"))
+    lablets = stage[service(LABLET_CONTROLLER)]
+    for days, remembered in ((364, True), (2, False)):
+        clock.moment += timedelta(days=days)
+        await Housekeeping(stage.store, clock=clock).tidy()
+        assert (await lablets.find_deletion(made.metadata.uid)).deleted is remembered
 
 
 async def test_a_deletion_that_was_left_half_way_is_finished() -> None:
@@ -166,3 +181,22 @@ async def all_moved(stage: Stage) -> None:
 
 def test_sessions_are_archived_once_whoever_dies_or_does_it_as_well(tell: Callable[[str], None]) -> None:
     assert crash_everywhere("archive", ended_world, move, all_moved, twice=False, report=tell) > 10
+
+
+async def test_only_those_that_ended_last_stay_among_the_live_ones() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    for number in range(MOST_ENDED + 20):
+        ended = PhaseChange(phase=SessionPhase.COMPLETED, at=NOW + timedelta(seconds=number), by="test", reason="")
+        await stage.put(
+            given.session(name=f"s{number}", uid=f"uid-{number}", phase=SessionPhase.COMPLETED, history=(ended,))
+        )
+    await stage.put(given.session(name="live", uid="uid-live", phase=SessionPhase.RUNNING))
+    keeping, first = Housekeeping(stage.store, clock=clock), Ref(LabletSession, "s0")
+    assert await stage[ROOT].get(first) is not None
+    assert first.key in records._cached
+    assert (await keeping.archive(), await keeping.archive()) == (20, 0)
+    assert first.key not in records._cached
+    left = {one.metadata.name for one in (await stage[ROOT].list(LabletSession, limit=1000)).items}
+    assert left == {"live", *(f"s{number}" for number in range(20, MOST_ENDED + 20))}
+    assert await stage[ROOT].get(first) is not None

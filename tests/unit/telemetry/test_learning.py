@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from harness import given
 from harness.suite import for_all
 from lcm.control.objects.actions import perform_action
+from lcm.control.objects.records import encode_checked, observations_key, observations_prefix
 from lcm.control.plane.protocol import ObserveResources
+from lcm.control.telemetry.observations import SAMPLES_PER_KEY, read_samples
 from lcm.model.base.errors import IllegalStep
 from lcm.model.kinds.definition import LabletDefinition, PortEnd, PortUse, ResourceRequirements, Spread
 from lcm.model.kinds.session import (
@@ -37,6 +39,8 @@ from lcm.model.telemetry.learning import (
 )
 from lcm.model.telemetry.observation import NodeObservation, NodeStats, drift
 from lcm.model.topology.ports import keep_observable
+from lcm.store.base import Put
+from lcm.store.memory import MemoryStore
 
 NOW = given.moment("10:00")
 TEMPLATE = {
@@ -71,6 +75,37 @@ def sample(number: int, **more: object) -> ObservedSample:
 
 def samples(*items: ObservedSample) -> ObservedSamples:
     return ObservedSamples(total=len(items), items=items)
+
+
+async def test_a_session_rewrites_only_a_few_samples_and_the_oldest_are_dropped() -> None:
+    store, lab = MemoryStore(), given.definition()
+    prefix, written = observations_prefix(lab), []
+    for number in range(3 * SAMPLES_KEPT):
+        ops = (await read_samples(store, lab)).put_ops(sample(number))
+        written.append(sum(len(op.value) for op in ops if isinstance(op, Put)))
+        await store.commit(*ops)
+    stored = await read_samples(store, lab)
+    kept = stored.samples(3 * SAMPLES_KEPT)
+    assert max(written) < SAMPLES_PER_KEY * 300
+    assert [one.session_name for one in kept.items] == [f"s{n}" for n in range(2 * SAMPLES_KEPT, 3 * SAMPLES_KEPT)]
+    assert len(stored.chunks) <= SAMPLES_KEPT // SAMPLES_PER_KEY + 2
+    assert all(chunk.key.startswith(prefix) for chunk in stored.chunks)
+    again = sample(3 * SAMPLES_KEPT - 20, cpu_cores=9.0)
+    await store.commit(*stored.put_ops(again))
+    kept = (await read_samples(store, lab)).samples(3 * SAMPLES_KEPT)
+    assert [one.cpu_cores for one in kept.items].count(9.0) == 1
+    assert len(kept.items) == SAMPLES_KEPT
+
+
+async def test_samples_of_an_earlier_version_count_until_they_are_the_oldest() -> None:
+    store, lab = MemoryStore(), given.definition()
+    former = samples(*(sample(number) for number in range(SAMPLES_KEPT)))
+    await store.commit(Put(observations_key(lab), encode_checked(former)))
+    for number in range(SAMPLES_KEPT, 2 * SAMPLES_KEPT + 1):
+        found = (await read_samples(store, lab)).samples(number)
+        assert len(found.items) == SAMPLES_KEPT
+        await store.commit(*(await read_samples(store, lab)).put_ops(sample(number)))
+    assert await store.get(observations_key(lab)) is None
 
 
 def seen(*nodes: NodeObservation, **more: object) -> dict[str, int]:

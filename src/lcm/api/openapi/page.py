@@ -24,6 +24,7 @@ _EXAMPLE_NAMES: Final = {
     "settings": "system",
     "alerts": "ccna-worker-1",
     "licenses": "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10",
+    "deleted-sessions": "5d6c8d9b-2f0e-4f4c-8f5e-6a1a9b0f3c77",
     "leases": "scheduler",
     "event-sinks": "pager",
     "sinks": "ops-chat",

@@ -1,4 +1,4 @@
-"""`lcm drain|undrain|pause|resume|snooze|license`: an operator's actions on workers, and their outcomes."""
+"""`lcm drain|undrain|pause|resume|snooze|license|remove-lab`: an operator's actions on workers, and their outcomes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,18 @@ from lcm.cli.output import connection, options, render
 from lcm.cli.output.follow import read_all
 from lcm.cli.output.nouns import naming_missing, title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
-from lcm.control.plane.protocol import Drain, License, Pause, Plane, Ref, Resume, Snooze, Undrain, WorkerAction
+from lcm.control.plane.protocol import (
+    Drain,
+    License,
+    Pause,
+    Plane,
+    Ref,
+    RemoveLab,
+    Resume,
+    Snooze,
+    Undrain,
+    WorkerAction,
+)
 from lcm.model.base.errors import Forbidden, IllegalStep
 from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.pool import LabWorkerPool, count_machines, workers_of
@@ -124,6 +135,30 @@ def license_(
     """Register CML on workers again, with the same or another token and flavour."""
     action = License(license_token=token, license_flavour=flavour)
     _act(workers, action, _license_outcome, namespace, context, dry_run=dry_run)
+
+
+def remove_lab(
+    worker: Annotated[
+        str, typer.Argument(metavar="WORKER", help="Name of the worker.", autocompletion=options.complete_workers)
+    ],
+    lab: Annotated[str, typer.Argument(metavar="LAB", help="The lab's id on CML, as the alert names it.")],
+    *,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Remove a lab that carries our mark, but whose session is unknown, such as one booked after a restored backup.
+
+    It is collected once more first. Without this, such a lab is held for a week. To keep it, rename it on CML.
+    """
+    _act(
+        [worker],
+        RemoveLab(lab_id=lab),
+        lambda one, _, __: _removal_outcome(one, lab),
+        namespace,
+        context,
+        dry_run=dry_run,
+    )
 
 
 def _parse_minutes(text: str, hint: str) -> int:
@@ -250,6 +285,10 @@ def _license_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime
         return f"{title(worker)} is licensed; the token is used at its next registration"
     wait = f"`lcm wait worker {name} --for condition=Licensed` waits for it"
     return f"{title(worker)} will register as {cml.license_flavour} when CML is up and it has no sessions\n  {wait}"
+
+
+def _removal_outcome(worker: LabWorker, lab: str) -> str:
+    return f"lab {lab} on {title(worker)} is collected and removed within a quarter of an hour"
 
 
 def _sessions_text(sessions: Sequence[LabletSession]) -> str:

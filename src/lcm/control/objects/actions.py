@@ -21,6 +21,7 @@ from lcm.control.plane.protocol import (
     ObserveResources,
     Pause,
     R,
+    RemoveLab,
     Resume,
     SessionAction,
     Snooze,
@@ -76,7 +77,7 @@ def perform_action(
     """Perform an action. `longest` limits the whole duration of a session, None is no limit; `ids` names requests."""
     made: LabWorker | LabletSession
     match resource, action:
-        case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze() | License() | Telemetry():
+        case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze() | License() | Telemetry() | RemoveLab():
             made = _perform_worker_action(resource, action, now, author)
         case LabletSession(), Extend(minutes=minutes):
             made = _extend(resource, _to_span("minutes", minutes), now, longest)
@@ -140,6 +141,8 @@ def _perform_worker_action(worker: LabWorker, action: WorkerAction, now: datetim
             made = _renew_licence(worker, action, now)
         case Telemetry(enabled=enabled):
             made = _with_cml(worker, telemetry=enabled)
+        case RemoveLab(lab_id=lab_id):
+            made = _request_lab_removal(worker, lab_id)
     return made
 
 
@@ -213,6 +216,25 @@ def _with_spec(worker: LabWorker, changes: dict[str, Any]) -> LabWorker:
         return worker
     metadata = msgspec.structs.replace(worker.metadata, generation=worker.metadata.generation + 1)
     return without_retry(worker, msgspec.structs.replace(worker, metadata=metadata, spec=spec))
+
+
+HELD_LAB: Final = "lcm/held-lab."
+"""Begins the annotation of a worker for each lab of an unknown session that is held there. The lab's id follows.
+
+Its value is the moment since when the lab is held, or that a person wants it removed.
+"""
+REMOVE_HELD_LAB: Final = "remove"
+
+
+def _request_lab_removal(worker: LabWorker, lab_id: str) -> LabWorker:
+    """Record a person's word that a held lab may go."""
+    known = worker.metadata.annotations
+    if HELD_LAB + lab_id not in known:
+        held = [name.removeprefix(HELD_LAB) for name in known if name.startswith(HELD_LAB)]
+        remedy = f"held are {', '.join(sorted(held))}" if held else "it holds none"
+        raise Refused(f"{worker.metadata.name} holds no lab {lab_id!r} of an unknown session: {remedy}")
+    annotations = {**known, HELD_LAB + lab_id: REMOVE_HELD_LAB}
+    return msgspec.structs.replace(worker, metadata=msgspec.structs.replace(worker.metadata, annotations=annotations))
 
 
 def _snooze(worker: LabWorker, span: timedelta, now: datetime) -> LabWorker:

@@ -24,6 +24,7 @@ from lcm.control.objects.records import (
     is_nameable,
     kind_of,
     observations_key,
+    observations_prefix,
     read_entry,
     telemetry_key,
 )
@@ -64,6 +65,9 @@ async def find_dependents(store: Store, resource: Resource, now: datetime) -> De
     if isinstance(resource, LabletDefinition):
         samples = await store.get(key := observations_key(resource))
         gone.append(Delete(key, at=samples.revision) if samples else CheckRevision(key, 0))
+        # A new chunk comes with a change of the definition, which would conflict.
+        learned = await scan_all(store, observations_prefix(resource))
+        gone += [Delete(entry.key, at=entry.revision) for entry in learned.entries]
     if isinstance(resource, Sink):
         gone.append(Delete(SINK_CURSORS + resource.metadata.name))
     return Dependents(gone, raised.change_events(Alerts(), now))

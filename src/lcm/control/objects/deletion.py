@@ -16,7 +16,7 @@ from lcm.control.admission.references import Reference, Target, is_abandoned_del
 from lcm.control.delivery.sinks import delete_dead_letters
 from lcm.control.objects.actions import begin_drain, terminate_session
 from lcm.control.objects.archive import archived_removal_ops, is_archived
-from lcm.control.objects.records import Record, mentions, read_entry
+from lcm.control.objects.records import Record, deletion_ops, mentions, read_entry
 from lcm.control.objects.steps import is_removable, take_plane_step
 from lcm.control.objects.writer import Edit, Writer, missing_error, retry_conflicts
 from lcm.control.plane.protocol import R, Ref, ref_of
@@ -53,7 +53,8 @@ async def delete(writer: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) 
         if is_archived(record):
             if not dry_run:  # a live object of the same name is not touched
                 deed = Edit(record, record.resource, removed=True).audited_action()
-                await writer.submit(archived_removal_ops(record), deeds=[deed])
+                ops = [*archived_removal_ops(record), *deletion_ops(record.resource)]
+                await writer.submit(ops, deeds=[deed])
             return record.resource
         after = request_deletion(record.resource, now=writer.clock.now(), author=writer.author)
         if dry_run or after is record.resource:

@@ -8,6 +8,7 @@ from the commit that makes it to the one that ends it. Used by every part of `co
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 
 from lcm.control.plane.protocol import R, Ref
 from lcm.model.base.errors import Conflict, Fault, Invalid, Stuck, to_fault
+from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, worker_of
@@ -76,6 +78,8 @@ HISTORY: Final = "history/"
 ALERTS: Final = "alerts/"
 OBSERVATIONS: Final = "observations/"
 """The samples of the latest sessions of each definition."""
+DELETED_SESSIONS: Final = "deleted-sessions/"
+"""The uids of sessions that were deleted. A uid that is in no record at all is one that this store has lost."""
 WORKER_INDEX: Final = "on-worker/"
 """The sessions on each worker, by the worker's uid, so that nobody has to read all sessions to find them."""
 POOLS_CHANGED: Final = "guards/changed/"
@@ -134,6 +138,11 @@ def history_prefix(resource: Resource) -> str:
     return f"{HISTORY}{resource.metadata.namespace}/{resource.metadata.name}/"
 
 
+def observations_prefix(resource: Resource) -> str:
+    """Return the prefix of the keys with the samples of a definition's sessions."""
+    return f"{observations_key(resource)}/"
+
+
 def observations_key(resource: Resource) -> str:
     """Return the key of the samples that a definition learned from."""
     return f"{OBSERVATIONS}{resource.metadata.namespace}/{resource.metadata.name}"
@@ -184,6 +193,11 @@ def read_entry(entry: Entry, kind: type[R]) -> R:
             _cached.clear()
         _cached[entry.key] = (entry, found)
     return found
+
+
+def forget_cached(key: str) -> None:
+    """Drop the decoded object of a key that holds none any more."""
+    _cached.pop(key, None)
 
 
 async def find_record(store: Store, ref: Ref[R]) -> Record[R] | None:
@@ -303,6 +317,27 @@ def removal_ops(before: Record[R]) -> Sequence[Op]:
     gone = before.resource
     deleted = Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid)
     return *deleted, *_index_ops(gone, None)
+
+
+class DeletedSession(Part):
+    """What is left of a deleted session."""
+
+    ended_at: Moment
+
+
+def deletion_ops(gone: Resource) -> Sequence[Op]:
+    """Return the operations that record a deletion: labs of a deleted session are known to be over."""
+    if not isinstance(gone, LabletSession):
+        return ()
+    history, created = gone.status.history, gone.metadata.created_at
+    ended = history[-1].at if history else created
+    assert ended is not None, "what was admitted has a time"
+    return (Put(DELETED_SESSIONS + gone.metadata.uid, CODEC.encode(DeletedSession(ended_at=ended))),)
+
+
+def is_older_deletion(entry: Entry, before: datetime) -> bool:
+    """Return whether a deleted session ended before a moment."""
+    return CODEC.decode(entry.value, DeletedSession).ended_at < before
 
 
 def _index_ops(before: Resource | None, after: Resource | None) -> Iterator[Op]:

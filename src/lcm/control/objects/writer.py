@@ -16,6 +16,7 @@ from lcm.control.objects.records import (
     Record,
     change_ops,
     creation_ops,
+    deletion_ops,
     explain_conflict,
     find_record,
     hide_secret_parts,
@@ -53,7 +54,9 @@ class Edit(Generic[R]):
         """Return the store operations of the change."""
         if self.before is None:
             return creation_ops(self.after)
-        return removal_ops(self.before) if self.removed else change_ops(self.before, self.after)
+        if self.removed:
+            return *removal_ops(self.before), *deletion_ops(self.after)
+        return change_ops(self.before, self.after)
 
     def audited_action(self) -> AuditedAction:
         """Return what the audit records of the change."""

@@ -17,8 +17,9 @@ from lcm.control.booking import schedule as scheduling
 from lcm.control.booking.promise import Promises
 from lcm.control.objects import session_files, uploads
 from lcm.control.objects.imports import WorkerImport
+from lcm.control.objects.records import DELETED_SESSIONS, NAME
 from lcm.control.objects.writer import Writer, retry_conflicts
-from lcm.control.plane.bodies import BulkImport, Imported, Sample
+from lcm.control.plane.bodies import BulkImport, Imported, Sample, SessionDeletion
 from lcm.control.plane.operations import EARLIEST, PlaneOperations
 from lcm.control.plane.protocol import DefinitionRef, R, Ref, SessionRef, WorkerRef
 from lcm.control.telemetry import alerts, idleness, reports
@@ -63,6 +64,10 @@ class LocalOperations(PlaneOperations):
 
     async def clear_alert(self, ref: Ref[Any], alert: str) -> None:
         await alerts.clear_alert(self._writer, ref, alert)
+
+    async def find_deletion(self, session_id: str) -> SessionDeletion:
+        found = await self._core.store.get(DELETED_SESSIONS + session_id) if NAME.fullmatch(session_id) else None
+        return SessionDeletion(deleted=found is not None)
 
     async def licences(self) -> LicenceLedger:
         return await read_ledger(self._core.store, self._core.fleet.seats)

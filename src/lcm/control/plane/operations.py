@@ -31,6 +31,7 @@ from lcm.control.plane.bodies import (
     Sample,
     ScheduleRequest,
     SeatChanges,
+    SessionDeletion,
     SessionLog,
     WorkerHistory,
     metrics_report_of,
@@ -287,6 +288,20 @@ class LabOperations(OperationGroup):
     )
     async def observations(self, ref: "DefinitionRef") -> ObservationReport:
         """Compare what the sessions of a definition used with what it declares. A person applies that by `patch`."""
+
+    @Operation(
+        GET,
+        "/api/internal/deleted-sessions/{id}",
+        "getSessionDeletion",
+        "Tell whether a session of this uid was deleted, as opposed to one of which nothing is known",
+        may(Verb.STEP, LabletSession),
+        answer=SessionDeletion,
+    )
+    async def find_deletion(self, session_id: str) -> SessionDeletion:
+        """Tell whether a session was deleted here. It was not if it lives, is archived, or never was here.
+
+        Deletions are remembered for as long as archived sessions are kept.
+        """
 
     @Operation(
         POST,

@@ -17,7 +17,18 @@ from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Self, Ty
 
 from lcm.control.plane.operations import PlaneOperations
 from lcm.model.access.identity import Caller
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Minutes, Name, Part, SecretRef, SecretUse, Status, Text
+from lcm.model.base.resource import (
+    DEFAULT_NAMESPACE,
+    Count,
+    Minutes,
+    Name,
+    Part,
+    SecretRef,
+    SecretUse,
+    ShortText,
+    Status,
+    Text,
+)
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Kind, Resource
@@ -153,6 +164,12 @@ class Telemetry(Part, tag_field="action", tag="telemetry"):
     enabled: bool
 
 
+class RemoveLab(Part, tag_field="action", tag="remove-lab"):
+    """Remove a lab of an unknown session that is held on a worker. It is collected once more before that."""
+
+    lab_id: ShortText
+
+
 class Extend(Part, tag_field="action", tag="extend"):
     """Make a session end later, by this many minutes."""
 
@@ -172,7 +189,7 @@ class ObserveResources(Part, tag_field="action", tag="observe-resources"):
     """
 
 
-WorkerAction = Drain | Undrain | Pause | Resume | Snooze | License | Telemetry
+WorkerAction = Drain | Undrain | Pause | Resume | Snooze | License | Telemetry | RemoveLab
 SessionAction = Extend | Terminate | ObserveResources
 Action = WorkerAction | SessionAction
 

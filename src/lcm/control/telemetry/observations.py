@@ -1,8 +1,9 @@
 """Observations of running labs: stored on the session and in what its definition learned, in one commit.
 
 Called by `control.plane.local`. An answer to a request counts once, whoever else answers it; so does an observation
-that is reported again because the first report may have been lost. Samples have a key of their own, which is removed
-with the definition: they must not make lists of definitions longer.
+that is reported again because the first report may have been lost. Samples have keys of their own, which are removed
+with the definition: they must not make lists of definitions longer. Each key holds a few samples, because every session
+writes one of them anew.
 """
 
 from asyncio import Lock
@@ -14,7 +15,15 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.delivery import events
-from lcm.control.objects.records import CODEC, Record, encode_checked, find_record, observations_key, with_revision
+from lcm.control.objects.records import (
+    CODEC,
+    Record,
+    encode_checked,
+    find_record,
+    observations_key,
+    observations_prefix,
+    with_revision,
+)
 from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -27,7 +36,9 @@ from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionPhase, clear_timed_out_request
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.telemetry.learning import (
+    SAMPLES_KEPT,
     ObservationReport,
+    ObservedSample,
     ObservedSamples,
     ReviewPolicy,
     build_report,
@@ -38,15 +49,66 @@ from lcm.model.telemetry.learning import (
 )
 from lcm.model.telemetry.observation import ResourceObservation, find_drift, trim_observation
 from lcm.providers.protocols.artifacts import Artifacts
-from lcm.store.base import ABSENT, Op, Put, Store
+from lcm.store.base import ABSENT, Delete, Op, Put, Store, scan_all
 
 DEFAULT_REVIEW: Final = ReviewPolicy()
 
 
-async def read_samples(store: Store, definition: LabletDefinition) -> tuple[ObservedSamples, int]:
-    """Read a definition's samples and their revision."""
-    entry = await store.get(observations_key(definition))
-    return (CODEC.decode(entry.value, ObservedSamples), entry.revision) if entry else (ObservedSamples(), ABSENT)
+SAMPLES_PER_KEY: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SampleChunk:
+    """Some samples of a definition, as they are stored under one key."""
+
+    key: str
+    revision: int
+    items: tuple[ObservedSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSamples:
+    """A definition's samples in the chunks in which they are stored, oldest chunk first."""
+
+    prefix: str
+    chunks: Sequence[SampleChunk]
+
+    def samples(self, total: int) -> ObservedSamples:
+        """Return the samples of all chunks; `total` is how many sessions there were in all."""
+        items = sorted((one for chunk in self.chunks for one in chunk.items), key=lambda one: one.observed_at)
+        return ObservedSamples(total=total, items=tuple(items[-SAMPLES_KEPT:]))
+
+    def put_ops(self, new: ObservedSample) -> Sequence[Op]:
+        """Return the operations that add a session's sample, or replace its earlier one, and drop the oldest chunk."""
+        chunk = next((one for one in self.chunks if new.session_id in {item.session_id for item in one.items}), None)
+        if chunk is None:
+            chunk = self._open_chunk()
+        others = [item for item in chunk.items if item.session_id != new.session_id]
+        whole = ObservedSamples(total=len(others) + 1, items=(*others, new))
+        left, first = sum(len(one.items) for one in self.chunks), self.chunks[0] if self.chunks else chunk
+        over = first is not chunk and left - len(first.items) >= SAMPLES_KEPT
+        dropped = [Delete(first.key, at=first.revision)] if over else []
+        return Put(chunk.key, encode_checked(whole), at=chunk.revision), *dropped
+
+    def _open_chunk(self) -> SampleChunk:
+        """Return the newest chunk if it has room, else a new one."""
+        newest = self.chunks[-1] if self.chunks else None
+        if newest is not None and newest.key.startswith(self.prefix):
+            if len(newest.items) < SAMPLES_PER_KEY:
+                return newest
+            number = int(newest.key.removeprefix(self.prefix)) + 1
+        else:
+            number = 0
+        return SampleChunk(f"{self.prefix}{number:010}", ABSENT)
+
+
+async def read_samples(store: Store, definition: LabletDefinition) -> StoredSamples:
+    """Read a definition's samples. Earlier versions kept them all under one key, which is dropped as the oldest."""
+    prefix = observations_prefix(definition)
+    page, former = await scan_all(store, prefix), await store.get(observations_key(definition))
+    entries = [*([former] if former else []), *page.entries]
+    chunks = [SampleChunk(one.key, one.revision, CODEC.decode(one.value, ObservedSamples).items) for one in entries]
+    return StoredSamples(prefix, chunks)
 
 
 async def read_review(store: Store, usual: ReviewPolicy) -> ReviewPolicy:
@@ -58,7 +120,8 @@ async def read_review(store: Store, usual: ReviewPolicy) -> ReviewPolicy:
 async def observation_report(writer: Writer, ref: Ref[LabletDefinition]) -> ObservationReport:
     """Report what the sessions of a definition have taught."""
     found = await writer.require(ref)
-    samples, _ = await read_samples(writer.store, found.resource)
+    stored = await read_samples(writer.store, found.resource)
+    samples = stored.samples(found.resource.status.observed_sessions)
     return build_report(found.resource, samples, named=writer.caller.role in SEES_ALL)
 
 
@@ -155,11 +218,11 @@ async def _learn(
     if definition is None:
         return (), ()
     lab = definition.resource
-    samples, revision = await read_samples(writer.store, lab)
-    samples = with_sample(samples, build_sample(session, seen, lab.spec.port_template))
+    stored, new = await read_samples(writer.store, lab), build_sample(session, seen, lab.spec.port_template)
+    samples = with_sample(stored.samples(lab.status.observed_sessions), new)
     after = with_learned_status(lab, samples, await read_review(writer.store, usual))
     edits = () if after == lab else (Edit(definition, after),)
-    return edits, [Put(observations_key(lab), encode_checked(samples), at=revision)]
+    return edits, stored.put_ops(new)
 
 
 def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None:

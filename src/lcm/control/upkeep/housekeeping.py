@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Final, NamedTuple
 
 import structlog
@@ -18,7 +19,17 @@ from lcm.control.access import audit, sign_in, tokens
 from lcm.control.delivery import sinks
 from lcm.control.objects import deletion, requests, uploads
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
-from lcm.control.objects.records import CODEC, UIDS, Record, read_entry, removal_ops, with_revision
+from lcm.control.objects.records import (
+    CODEC,
+    DELETED_SESSIONS,
+    UIDS,
+    Record,
+    forget_cached,
+    is_older_deletion,
+    read_entry,
+    removal_ops,
+    with_revision,
+)
 from lcm.control.objects.writer import commit_ops
 from lcm.control.telemetry import alerts
 from lcm.model.base.clock import Clock
@@ -33,6 +44,8 @@ from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
 _SESSION_KIND: Final = KINDS[LabletSession.__name__]
 _FINAL_PHASE_BYTES: Final = tuple(f'"phase":"{phase}"'.encode() for phase in SESSION_MACHINE.final)
 _BATCH_SIZE: Final = 16
+MOST_ENDED: Final = 200
+"""How many sessions that have ended stay among the live ones."""
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _PAGE_SIZE: Final = 200
 
@@ -62,24 +75,35 @@ def ended_at(session: LabletSession) -> datetime | None:
 
 
 async def archive_ended(store: Store, now: datetime, before: datetime, ends: SessionEnds | None = None) -> int:
-    """Move the sessions that ended before a moment into the archive; return how many. May be repeated.
+    """Move the sessions that ended before a moment into the archive, and all but those that ended last.
 
-    A caller that repeats it passes the same `ends` each time, so that each state of a session is decoded once.
+    Return how many were moved. May be repeated. A caller that repeats it passes the same `ends` each time, so that each
+    state of a session is decoded once.
     """
     moved, seen = 0, SessionEnds()
     page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE)
     while True:
         seen.update((entry.key, _read_end(entry, ends or {})) for entry in page.entries)
-        due = [_read_session(entry) for entry in page.entries if seen[entry.key].at < before]
-        for first in range(0, len(due), _BATCH_SIZE):
-            moved += await _archive_batch(store, due[first : first + _BATCH_SIZE], now)
         if page.next is None:
             break
         page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE, cursor=page.next)
+    due = _find_due(seen, before)
+    for first in range(0, len(due), _BATCH_SIZE):
+        found = [await store.get(key) for key in due[first : first + _BATCH_SIZE]]
+        # One that is no longer as it was seen is looked at the next time.
+        same = [_read_session(one) for one in found if one is not None and hash(one.value) == seen[one.key].state]
+        moved += await _archive_batch(store, same, now) if same else 0
     if ends is not None:
         ends.clear()
         ends.update(seen)
     return moved
+
+
+def _find_due(seen: SessionEnds, before: datetime) -> Sequence[str]:
+    """Return the keys of the sessions to move: every cache holds those that stay, so their number is limited."""
+    ended = sorted((end.at, key) for key, end in seen.items() if end.at != _NEVER)
+    many = len(ended) - MOST_ENDED
+    return [key for place, (at, key) in enumerate(ended) if at < before or place < many]
 
 
 def _read_end(entry: Entry, ends: SessionEnds) -> SessionEnd:
@@ -108,6 +132,8 @@ async def _archive_batch(store: Store, several: Sequence[Record[LabletSession]],
     except (Conflict, TooLarge):
         # One of them was changed meanwhile, or the batch is too large: move the others without it.
         return sum([await _archive_batch(store, [one], now) for one in several]) if len(several) > 1 else 0
+    for record in several:
+        forget_cached(record.key)
     return len(several)
 
 
@@ -138,6 +164,7 @@ async def sweep_archive(store: Store, before: datetime) -> int:
 
 INTERVAL: Final = timedelta(minutes=10)
 UPLOADS_INTERVAL: Final = timedelta(hours=1)
+ARCHIVE_INTERVAL: Final = timedelta(minutes=1)
 HISTORY_RETENTION: Final = timedelta(hours=1)
 """How long a watch may be disconnected and still resume."""
 ARCHIVE_AFTER: Final = timedelta(days=1)
@@ -195,13 +222,19 @@ class Housekeeping:
         self._uploads_swept_at: datetime | None = None
 
     async def run(self) -> None:
-        """Tidy up periodically, until cancelled."""
-        while True:
+        """Tidy up periodically, and archive more often, until cancelled."""
+        turns = max(self._every // ARCHIVE_INTERVAL, 1)
+        for turn in count():
             try:
-                await self.tidy()
+                await (self.tidy() if turn % turns == 0 else self.archive())
             except (Later, Conflict) as error:
                 _log.warning("housekeeping put off", error=str(error))
-            await asyncio.sleep(self._every.total_seconds())
+            await asyncio.sleep(self._every.total_seconds() / turns)
+
+    async def archive(self) -> int:
+        """Move sessions that ended to the archive, and return how many."""
+        now = self._clock.now()
+        return await archive_ended(self._store, now, now - self._linger, self._ends)
 
     async def tidy(self) -> None:
         """Delete once what is old enough."""
@@ -215,8 +248,9 @@ class Housekeeping:
             "requests": await self._sweep(requests.PREFIX, requests.is_older_request, now - requests.RETENTION),
             "tokens": await self._sweep(tokens.TOKENS_PREFIX, tokens.is_expired_token, now),
             "sign_in_links": await self._sweep(tokens.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
-            "sessions_archived": await archive_ended(self._store, now, now - self._linger, self._ends),
+            "sessions_archived": await self.archive(),
             "archived_sessions": await sweep_archive(self._store, now - self._archived),
+            "deleted_sessions": await self._sweep(DELETED_SESSIONS, is_older_deletion, now - self._archived),
             "audit_records": await self._sweep(audit.AUDIT_PREFIX, audit.is_older_record, now - self._audit_kept),
             "uploads": await self._sweep_uploads(now),
         }

@@ -122,7 +122,6 @@ class Election:
         error = lost or failed
         if error is None:
             assert not leading.cancelled(), "the work has cancelled itself"
-            _log.info("handed over", lease=self._name, holder=self._holder, term=term.lease.term)
             return True
         event = "deposed" if isinstance(error, Deposed) else "leading interrupted"
         _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
@@ -138,9 +137,20 @@ class Election:
             try:
                 await cancel_and_wait(keeping)
             finally:
-                with suppress(LcmError, TimeoutError):
-                    async with asyncio.timeout(_HAND_OVER_SECONDS):
-                        await self._plane.release(term.lease)
+                await self._hand_over(term)
+
+    async def _hand_over(self, term: "_LeaderTerm") -> None:
+        """Release the lease. A lease that cannot be released runs out by itself."""
+        leaving, key = term.is_valid(), {"lease": self._name, "holder": self._holder, "term": term.lease.term}
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                await self._plane.release(term.lease)
+        except (LcmError, TimeoutError) as error:
+            if leaving:
+                _log.warning("not handed over", **key, error=str(error) or "no answer in time")
+        else:
+            if leaving:  # otherwise it is lost already, and told as such
+                _log.info("handed over", **key)
 
     async def _renew(self, term: "_LeaderTerm") -> None:
         while True:

@@ -14,6 +14,7 @@ from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import RESYNC, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.session.effects import SessionEffects
+from lcm.controllers.session.held_labs import HeldLabs
 from lcm.controllers.session.lifecycle import SessionLifecycle, is_resting
 from lcm.controllers.session.look import LookMemory, SessionLook
 from lcm.controllers.session.sweeping import FileSweep, LabSweep
@@ -72,7 +73,8 @@ class LabletController(ElectedController):
         occupants.subscribe(waiting.requeue_on)
         try:
             sweep = FileSweep(plane, self.artifacts, cache, self.clock, self.chance, rules)
-            labs = LabSweep(plane, self.hosts, cache, self.clock, self.chance)
+            held = HeldLabs(plane, self.artifacts, self.clock)
+            labs = LabSweep(plane, self.hosts, cache, self.clock, self.chance, held)
             await run_until_first_ends(runtime.run(), sweep.run(), labs.run())
         finally:
             stop()

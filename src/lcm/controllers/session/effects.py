@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from lcm.control.objects.session_files import stored_name
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.controllers.runtime.lifecycle import Failure, Unknown, ask_host
-from lcm.controllers.session.progress import LAB_FILE, collected_uri, prepared_name, prepared_uri, title_of
+from lcm.controllers.session.progress import LAB_FILE, collected_uri, held_name, prepared_name, prepared_uri, title_of
 from lcm.controllers.session.starting import NOT_PREPARED
 from lcm.controllers.session.view import (
     Collect,
@@ -47,7 +47,7 @@ from lcm.model.telemetry.observation import (
 from lcm.model.topology.lab import rewrite
 from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.artifacts import Artifacts
-from lcm.providers.protocols.labhost import Hosts, LabHost, NodeFacts, NodeUse, SimulationStats
+from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, NodeFacts, NodeUse, SimulationStats
 from lcm.providers.protocols.permit import check_permit
 
 Observer = Literal["lablet-controller", "manual"]
@@ -167,7 +167,10 @@ class SessionEffects:
         lab = await host.ensure(title_of(view.session), data.decode())
         tags = [tag for node in await host.nodes(lab.lab_id) for tag in node.tags]
         if strays := sorted(used_ports(tags) - set((view.status.allocated_ports or {}).values())):
-            # A lab of an earlier attempt, which appeared after it had been looked for.
+            # A lab of an earlier attempt, which appeared after it had been looked for; or of a life after the backup
+            # from which the session was restored, in which somebody may have worked.
+            if lab.state is not LabState.DEFINED:
+                await self.artifacts.put_temporary(held_name(lab), (await host.topology(lab.lab_id)).encode())
             await host.remove(lab.lab_id)
             return Failure("OtherPorts", f"its lab was there, on ports that are not its own: {strays[:5]}")
         return lab

@@ -11,7 +11,8 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from lcm.control.objects.session_files import stored_name
+from lcm.control.objects.records import NAME
+from lcm.control.objects.session_files import COLLECTED_PREFIX, stored_name
 from lcm.controllers.runtime.lifecycle import Unknown
 from lcm.controllers.session.view import SessionView, set_condition
 from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
@@ -19,6 +20,7 @@ from lcm.model.kinds.definition import PortTemplate
 from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import temporary_address
+from lcm.providers.protocols.labhost import LabSummary
 
 LEAP_PERCENT: Final = 10
 """A change of this many percent is written at once."""
@@ -145,6 +147,17 @@ def prepared_uri(session: LabletSession) -> str:
 def collected_uri(session: LabletSession, file: str = LAB_FILE) -> str:
     """Return where a file that was collected from a session's lab is kept."""
     return temporary_address(stored_name(session, file)).uri
+
+
+def namespace_in(title: str) -> str:
+    """Return the namespace of the session that a lab's title names; "unknown" if it names none."""
+    found = title.partition("/")[0]
+    return found if NAME.fullmatch(found) else "unknown"
+
+
+def held_name(lab: LabSummary) -> str:
+    """Return the name under which a lab without its session is saved: never in place of what a session collected."""
+    return f"{COLLECTED_PREFIX}{namespace_in(lab.title)}/{owner_of(lab.title)}/held-{lab.lab_id}.yaml"
 
 
 _SCHEMES: Final = {"serial": "telnet", "vnc": "vnc"}

@@ -2,7 +2,8 @@
 
 A session's end removes its own file; one that a deposed leader wrote at that very moment is left. It also removes its
 lab until the host knows none with that title; an import that took longer than anybody waited for creates one after
-that. Only labs with a session's uid in their title are ours; no other lab is touched.
+that. Only labs with a session's uid in their title are ours; no other lab is touched. A lab whose session is not known
+to have ended may hold somebody's work: `held_labs` keeps it.
 """
 
 import asyncio
@@ -16,9 +17,9 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.session_files import COLLECTED_PREFIX
-from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
-from lcm.controllers.session.effects import EFFECT_SECONDS
-from lcm.controllers.session.progress import owner_of
+from lcm.control.plane.protocol import Plane, Ref, SessionRef
+from lcm.controllers.session.held_labs import HeldLabs, remove_lab
+from lcm.controllers.session.progress import namespace_in, owner_of
 from lcm.controllers.session.view import SessionRules, is_machine_gone
 from lcm.controllers.worker.measure import SERVING
 from lcm.model.base.clock import Clock
@@ -26,7 +27,7 @@ from lcm.model.base.errors import Gone, Later, Refused, Stuck
 from lcm.model.kinds.session import SESSION_MACHINE, Artifact, LabletSession, worker_of
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import Artifacts, ListedArtifact, parse_address
-from lcm.providers.protocols.labhost import Hosts, LabHost, LabSummary
+from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, LabSummary
 from lcm.providers.protocols.permit import check_permit
 
 FILE_SWEEP_INTERVAL: Final = timedelta(hours=1)
@@ -122,6 +123,7 @@ class LabSweep:
     cache: Cache
     clock: Clock
     chance: Callable[[], float]
+    held: HeldLabs
     _unowned_since: dict[str, Mapping[str, datetime]] = field(default_factory=dict)
     """Since when a worker's labs are known to have no owner, by worker uid and lab id."""
 
@@ -150,21 +152,25 @@ class LabSweep:
         left = find_leftover_labs(labs, self.cache.all(LabletSession), uid)
         since = self._unowned_since[uid] = {lab.lab_id: known.get(lab.lab_id, now) for lab in left}
         for lab in left:
-            if now - since[lab.lab_id] >= LAB_GRACE and await self._is_still_unowned(lab, uid):
-                await self._remove(host, lab, worker)
+            if now - since[lab.lab_id] >= LAB_GRACE:
+                await self._settle(host, lab, worker)
+        await self.held.forget_others(worker, {lab.lab_id for lab in left})
 
-    async def _is_still_unowned(self, lab: LabSummary, worker_id: str) -> bool:
-        """Check against the plane: the session may have come back to this very worker."""
-        uid = owner_of(lab.title)
-        known = [one for one in self.cache.all(LabletSession) if one.metadata.uid == uid]
-        fresh = [await self.plane.get(ref_of(one)) for one in known]
-        return bool(find_leftover_labs([lab], filter(None, fresh), worker_id))
-
-    async def _remove(self, host: LabHost, lab: LabSummary, worker: LabWorker) -> None:
-        check_permit()
-        async with asyncio.timeout(EFFECT_SECONDS):
-            await host.remove(lab.lab_id)
-        _log.warning("lab of no session removed", worker=worker.metadata.name, title=lab.title)
+    async def _settle(self, host: LabHost, lab: LabSummary, worker: LabWorker) -> None:
+        """Remove a leftover lab, or hold it, by what the plane says of its session now."""
+        uid = owner_of(lab.title) or ""
+        cached = next((one for one in self.cache.all(LabletSession) if one.metadata.uid == uid), None)
+        namespace = cached.metadata.namespace if cached else namespace_in(lab.title)
+        owner = await self.plane.get(Ref(LabletSession, uid, namespace))
+        if not find_leftover_labs([lab], [owner] if owner else [], worker.metadata.uid):
+            return  # the session has come back to this very worker
+        is_over = (
+            owner.status.phase in SESSION_MACHINE.final if owner else (await self.plane.find_deletion(uid)).deleted
+        )
+        if is_over or (owner is not None and lab.state is LabState.DEFINED):  # an import that came too late
+            await remove_lab(host, lab, worker)
+        else:
+            await self.held.settle(host, lab, worker)
 
 
 def find_leftover_labs(
