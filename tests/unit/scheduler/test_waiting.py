@@ -7,10 +7,11 @@ from decimal import Decimal
 import msgspec
 
 from harness import given
-from harness.booking_world import from_monday
+from harness.booking_world import from_monday, metal
 from harness.scheduler_world import HOUR, MINUTE, Room, booting, filled, serving
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref, Terminate
+from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.kinds.settings import SchedulerSettings, Strategy
@@ -242,3 +243,23 @@ async def test_where_no_other_worker_may_run_a_seat_is_taken_whose_worker_comes_
         await room.wants("s1", minutes=120)
         found = await room.until("s1", lambda one: one.status.seat is not None, 2 * MINUTE)
         assert (found.status.seat, found.status.worker_name) == (booked.status.seat, None)
+
+
+@from_monday
+async def test_a_lab_goes_only_where_its_node_definitions_are_and_opens_no_machine_that_lacks_them() -> None:
+    async with Room().open() as room:
+        await room.otto.patch(
+            Ref(LabletDefinition, "basics:1.0.0"), {"spec": {"ami_requirements": {"node_definitions": ["asav"]}}}
+        )
+        ours = given.changed(serving(), {"spec": {"aws": metal().spec.worker.aws}})
+        lacks = given.changed(ours, {"status": {"cml": {"node_definitions": ("iosv",)}}})
+        await room.pool(await room.put(lacks))
+        await room.wants("s1")
+        found = await room.until("s1", lambda one: one.status.last_decision is not None)
+        await asyncio.sleep(120)
+        assert (found.status.phase, found.status.seat) == (_P.PENDING, None)
+        decision = (await room.session("s1")).status.last_decision
+        assert decision is not None
+        assert [one.filter for one in decision.rejections] == ["node_definitions"]
+        await room.put(given.changed(lacks, {"status": {"cml": {"node_definitions": ("asav", "iosv")}}}))
+        assert (await room.reaches("s1", _P.SCHEDULED)).status.worker_name == "w1"

@@ -25,8 +25,10 @@ from lcm.model.base.resource import Metadata, Truth
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.topology.node_definitions import NodeSize, shipped_nodes
 from lcm.providers.protocols.compute import MachineMetrics
 from lcm.providers.protocols.labhost import NodeFacts, Stats
+from lcm.sim.cml.definitions import unknown_kind
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.loop import run
 from lcm.store.base import Fence, Put
@@ -535,3 +537,20 @@ async def test_a_worker_that_goes_is_let_go_of(world: Watched) -> None:
         await minutes(3)
     assert not world.hosts.asked
     assert await world.plane.telemetry(Ref(LabWorker, "w1")) is not None
+
+
+@in_virtual_time
+async def test_the_node_definitions_of_a_cml_are_kept_and_read_again_now_and_then(world: Watched) -> None:
+    await world.add("w1")
+    labs = (await world.cml()).labs
+    async with world.monitoring():
+        await minutes(2)
+        known = (await world.worker()).status.cml
+        assert known.node_definitions == tuple(sorted(shipped_nodes()))
+        assert known.node_sizes == {}
+        labs.kinds["gitlab"] = unknown_kind("gitlab")
+        del labs.kinds["asav"]
+        await minutes(11)
+    after = await world.worker()
+    assert set(after.status.cml.node_definitions or ()) == shipped_nodes().keys() - {"asav"} | {"gitlab"}
+    assert after.status.cml.node_sizes == {"gitlab": NodeSize(cpus=1, ram_mb=1024, boot_disk_gb=16)}

@@ -16,6 +16,7 @@ from lcm.model.base.resource import Truth
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
+from lcm.model.topology.node_definitions import shipped_nodes
 
 T = TypeVar("T")
 LabelledText = tuple[str, str]
@@ -24,6 +25,7 @@ STALE_AFTER: Final = timedelta(minutes=5)
 
 _SIGNAL_WORDS: Final = {Truth.TRUE: "active", Truth.FALSE: "quiet", Truth.UNKNOWN: "unknown, so active"}
 _MB: Final = 1_000_000
+_SHOWN_NODES: Final = 12
 
 
 async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[LabelledText]:
@@ -75,6 +77,10 @@ def _machine_lines(worker: LabWorker) -> Iterator[LabelledText]:
     health = {True: "healthy", False: "not healthy", None: ""}[cml.healthy]
     up = f"up {render.format_span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
     yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence, health, up]))
+    if cml.node_definitions is not None:
+        own = [name for name in cml.node_definitions if name not in shipped_nodes()]
+        beyond = f", its own among them: {render.join_some(own, _SHOWN_NODES)}" if own else ""
+        yield "Nodes", f"{len(cml.node_definitions)} node definitions{beyond}"
     if room := worker.status.capacity:
         size = (
             f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk"

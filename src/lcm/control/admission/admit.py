@@ -286,7 +286,7 @@ class Admission:
         """Fill in what a definition leaves to its topology, where files can be read."""
         if self.library.artifacts is None or not isinstance(resource, LabletDefinition):
             return resource
-        made = await complete_definition(self.library.artifacts, resource)
+        made = await complete_definition(self.library.artifacts, self.writer.store, resource)
         assert isinstance(made, type(resource))
         return made
 

@@ -5,18 +5,22 @@ that could not be rewritten with the ports of a session is refused, with the lin
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from lcm.control.objects.records import read_entry
 from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
-from lcm.model.kinds.worker import LabType
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.worker import LabType, LabWorker
 from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
 from lcm.model.topology.lab_text import MAX_BYTES
-from lcm.model.topology.node_definitions import shipped_nodes
+from lcm.model.topology.node_definitions import KnownNode, NodeSize, list_known_nodes, sizes_of
 from lcm.model.topology.ports import OPEN_PORTS
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
+from lcm.store.base import Store, scan_all
 
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
@@ -26,12 +30,20 @@ _INLINE_BYTES: Final = 100_000
 _SHOWN_PORTS: Final = 5
 
 
-async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
+async def read_node_definitions(store: Store) -> Sequence[KnownNode]:
+    """Read what is known of node definitions, by their ids: from CML as shipped, and from what workers reported."""
+    page = await scan_all(store, KINDS[LabWorker.__name__].prefix)
+    facts = [read_entry(entry, LabWorker).status.cml for entry in page.entries]
+    reports = [(one.node_definitions, one.node_sizes) for one in facts if one.node_definitions is not None]
+    return list_known_nodes(reports, {})
+
+
+async def upload_topology(artifacts: Artifacts, store: Store, data: bytes) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
     lab = await _check_in_thread(data)
     needed, faults = None, tuple[TopologyFault, ...]()
     try:
-        needed = compute_needs(lab, shipped_nodes())
+        needed = compute_needs(lab, sizes_of(await read_node_definitions(store)))
     except Invalid as error:
         faults = tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in error.faults)
     stored = await artifacts.put(data)
@@ -49,16 +61,18 @@ async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
     )
 
 
-async def complete_definition(artifacts: Artifacts, definition: LabletDefinition) -> LabletDefinition:
-    """Fill in what a definition leaves out: digest, ports, nodes and needs. What it says stays as it is.
+async def complete_definition(artifacts: Artifacts, store: Store, definition: LabletDefinition) -> LabletDefinition:
+    """Fill in what a definition leaves out: digest, ports, nodes, needs, node definitions. What it says stays as it is.
 
     Raise Invalid when its file is missing, cannot be read or rewritten, or is not what the definition says.
     """
     if definition.spec.lab_type not in _CML_TYPES:
         return definition
     data = await _fetch_topology(artifacts, definition.spec.topology)
+    needs = definition.spec.resource_requirements
+    sizes = sizes_of(await read_node_definitions(store)) if needs is None else {}
     try:
-        spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
+        spec = _derive_spec(definition.spec, await _check_in_thread(data), data, sizes)
     except Invalid as error:
         faults = [
             one if one.path.startswith("spec.") else Fault(f"spec.topology: {one.path}", one.problem, one.remedy)
@@ -85,14 +99,20 @@ async def _check_in_thread(data: bytes) -> ParsedLab:
     return check_lab_file(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(check_lab_file, data)
 
 
-def _derive_spec(spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes) -> LabletDefinitionSpec:
+def _derive_spec(
+    spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes, sizes: Mapping[str, NodeSize]
+) -> LabletDefinitionSpec:
     _check_ports(spec, lab)
+    asked = spec.ami_requirements
     return msgspec.structs.replace(
         spec,
         topology=msgspec.structs.replace(spec.topology, digest=spec.topology.digest or digest_of(data)),
-        resource_requirements=spec.resource_requirements or compute_needs(lab, shipped_nodes()),
+        resource_requirements=spec.resource_requirements or compute_needs(lab, sizes),
         node_count=lab.node_count if spec.node_count is None else spec.node_count,
         port_template=lab.port_template if spec.port_template is None else spec.port_template,
+        ami_requirements=msgspec.structs.replace(
+            asked, node_definitions=asked.node_definitions or lab.node_definitions
+        ),
     )
 
 

@@ -112,7 +112,7 @@ class LocalOperations(PlaneOperations):
             return await observing.record_observation(self._writer, ref, observation, request_id, review)
 
     async def upload_topology(self, data: bytes) -> TopologyReport:
-        told = await topologies.upload_topology(self._artifacts, data)
+        told = await topologies.upload_topology(self._artifacts, self._writer.store, data)
         await self._writer.submit((), deeds=[AuditedAction(verb="upload", kind="Topology", name=told.digest)])
         return told
 

@@ -4,6 +4,7 @@ Conditions are derived each time the status is written. `Reachable` and `HealthC
 long as there is a machine to look at; the other five follow from the status.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,6 +14,7 @@ from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Truth, has_condition, with_condition
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
+    MAX_NODE_DEFINITIONS,
     CmlFacts,
     Ec2Facts,
     IdleVerdict,
@@ -22,8 +24,9 @@ from lcm.model.kinds.worker import (
     WorkerCondition,
     WorkerPhase,
 )
+from lcm.model.topology.node_definitions import NodeSize, sizes_unlike_shipped
 from lcm.providers.protocols.compute import Instance, StatusChecks
-from lcm.providers.protocols.labhost import Licence, Stats
+from lcm.providers.protocols.labhost import Licence, NodeDefinition, Stats
 
 _P = WorkerPhase
 _PHASES_WITHOUT_MACHINE: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.TERMINATED})
@@ -168,6 +171,19 @@ def licence_facts(known: CmlFacts, licence: Licence) -> CmlFacts:
     """Update the known facts with what CML says of its licence."""
     text = licence.authorization if licence.is_registered else licence.registration
     return msgspec.structs.replace(known, licensed=licence.is_registered, license_status=text)
+
+
+def definition_facts(known: CmlFacts, definitions: Sequence[NodeDefinition]) -> CmlFacts:
+    """Update the known facts with the node definitions that CML lists. More than can be kept are as good as unknown."""
+    if len(definitions) > MAX_NODE_DEFINITIONS:
+        return msgspec.structs.replace(known, node_definitions=None, node_sizes={})
+    sizes = {
+        one.definition_id: NodeSize(
+            cpus=one.cpus, ram_mb=one.ram_mb, boot_disk_gb=one.boot_disk_gb, data_volume_gb=one.data_volume_gb
+        )
+        for one in definitions
+    }
+    return msgspec.structs.replace(known, node_definitions=tuple(sorted(sizes)), node_sizes=sizes_unlike_shipped(sizes))
 
 
 def capacity_of(spec: LabWorkerSpec, stats: Stats, licence: Licence | None) -> Amount:

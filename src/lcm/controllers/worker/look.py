@@ -84,7 +84,10 @@ class WorkerLook:
             return seen
         stats = await ask_host(host.stats())
         is_silent = isinstance(stats, Unknown) and not stats.answered
-        return seen | {"stats": stats, "licence": stats if is_silent else await ask_host(host.licence())}
+        if is_silent:
+            return seen | {"stats": stats, "licence": stats}
+        definitions = await ask_host(host.node_definitions())
+        return seen | {"stats": stats, "licence": await ask_host(host.licence()), "definitions": definitions}
 
     async def _observe_licence(self, worker: LabWorker, *, labs: bool) -> Mapping[str, Any]:
         host = await ask_host(self.hosts.of(worker))

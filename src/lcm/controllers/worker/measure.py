@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.conditions import ec2_facts, licence_facts, with_checks
+from lcm.controllers.worker.conditions import definition_facts, ec2_facts, licence_facts, with_checks
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import LcmError, Stuck, Unreachable
 from lcm.model.base.resource import Condition, Truth, find_condition, has_condition, shorten_text, with_condition
@@ -29,7 +29,16 @@ from lcm.model.kinds.worker import (
 )
 from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.compute import Instance, InstanceState, MachineMetrics, StatusCheckResult, StatusChecks
-from lcm.providers.protocols.labhost import Activity, HostHealth, Licence, NodeFacts, NotReady, Stats, System
+from lcm.providers.protocols.labhost import (
+    Activity,
+    HostHealth,
+    Licence,
+    NodeDefinition,
+    NodeFacts,
+    NotReady,
+    Stats,
+    System,
+)
 
 _OFF_STATES: Final = frozenset({"DEFINED_ON_CORE", "STOPPED"})
 """States of a node that does not run and is not about to."""
@@ -130,6 +139,7 @@ class HostView:
     activity: Sequence[Activity] | None = None
     licence: Licence | None = None
     system: System | None = None
+    definitions: Sequence[NodeDefinition] | None = None
     error: LcmError | None = None
 
 
@@ -242,6 +252,8 @@ def _with_host_facts(status: LabWorkerStatus, host: HostView) -> CmlFacts:
         known = msgspec.structs.replace(known, healthy=host.health.healthy)
     if host.licence is not None and status.phase not in _LICENCE_CHANGING:
         known = licence_facts(known, host.licence)
+    if host.definitions is not None:
+        known = definition_facts(known, host.definitions)
     return known
 
 

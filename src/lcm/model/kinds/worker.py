@@ -29,10 +29,12 @@ from lcm.model.base.resource import (
     Text,
     Truth,
 )
+from lcm.model.topology.node_definitions import NodeSize
 
 MAX_CONCURRENT_LABS: Final = 20
 UNLICENSED_NODES: Final = 5
 LICENSED_NODES: Final = 200
+MAX_NODE_DEFINITIONS: Final = 1000
 
 
 class WorkerPhase(StrEnum):
@@ -176,7 +178,9 @@ class CmlFacts(Part):
     """What CML reported about itself. `certificate` is the pinned one, in PEM.
 
     `licensed` is False for a machine that we launched and unknown for an adopted one, until CML reports it.
-    `telemetry` is whether CML was told to send telemetry to its maker, None before it was told.
+    `telemetry` is whether CML was told to send telemetry to its maker, None before it was told. `node_definitions`
+    are the kinds of nodes that it can run, None before it listed them; `node_sizes` are the sizes of those that it
+    sizes in another way than a CML as shipped.
     """
 
     version: str = ""
@@ -188,6 +192,8 @@ class CmlFacts(Part):
     telemetry: bool | None = None
     uptime_seconds: Count | None = None
     healthy: bool | None = None
+    node_definitions: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_NODE_DEFINITIONS)] | None = None
+    node_sizes: Annotated[Mapping[str, NodeSize], msgspec.Meta(max_length=MAX_NODE_DEFINITIONS)] = {}
 
 
 class IdleSignal(Part):
