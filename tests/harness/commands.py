@@ -181,6 +181,7 @@ OURS = {
     "ARTIFACTS_RETENTION_DAYS": Set("7", "7"),
     "ARTIFACTS_S3_ENDPOINT": Set("https://minio.example.org:9000", "https://minio.example.org:9000"),
     "ARTIFACTS_S3_ALLOWED": Set("labs,shared/labs/", "labs,shared/labs/"),
+    "NODE_SIZES": Set("gitlab=4/8G/60G,cmlctl=1/512M", "gitlab=4/8G/60G,cmlctl=1/512M"),
     "LCM_DATA_DIR": Set("somewhere", "somewhere"),
     "LCM_HOST": Set("0.0.0.0", "0.0.0.0"),
     "LCM_PORT": Set("8031", "8031"),

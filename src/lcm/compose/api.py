@@ -36,6 +36,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
 from lcm.model.money.licences import token_id
 from lcm.model.telemetry.learning import ReviewPolicy
+from lcm.model.topology.node_definitions import parse_node_size
 from lcm.providers.local.outbound import Outbound
 from lcm.providers.local.sealed import InstalledKeys
 from lcm.providers.protocols.secrets import SecretSources
@@ -120,6 +121,7 @@ async def run_api(
             artifacts=artifacts,
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
+            node_sizes=dict(map(parse_node_size, settings.node_sizes)),
             sinks=sinks,
         )
         outbound = Outbound(sinks.reach)

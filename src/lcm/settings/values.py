@@ -22,6 +22,7 @@ from lcm.model.kinds.settings import (
     Share,
     Strategy,
 )
+from lcm.model.topology.node_definitions import NODE_SIZE_FORM, NODE_SIZE_PATTERN
 from lcm.settings.sources import declared_variables
 
 ALIASES: Final = {"WORKER_METRICS_POLL_INTERVAL": "METRICS_POLL_INTERVAL"}
@@ -88,6 +89,7 @@ RoleGrant = Annotated[
         r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"
     ),
 ]
+NodeSizeText = Annotated[str, _text_meta(NODE_SIZE_PATTERN, NODE_SIZE_FORM)]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
 Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
@@ -180,6 +182,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         tuple[S3Location, ...], "buckets or prefixes that s3:// in a definition may name"
     ] = ()
     artifacts_retention_days: Annotated[Days, "days for which what is collected from a session is kept"] = 30
+
+    node_sizes: Annotated[
+        tuple[NodeSizeText, ...],
+        "sizes of nodes that CML does not ship, or that differ; on a simulated cloud, every CML has them",
+    ] = ()
 
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
     control_plane_api_key: Annotated[

@@ -28,7 +28,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.model.topology.node_definitions import NodeSize, shipped_nodes
 from lcm.providers.protocols.compute import MachineMetrics
 from lcm.providers.protocols.labhost import NodeFacts, Stats
-from lcm.sim.cml.definitions import unknown_kind
+from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.loop import run
 from lcm.store.base import Fence, Put
@@ -548,7 +548,7 @@ async def test_the_node_definitions_of_a_cml_are_kept_and_read_again_now_and_the
         known = (await world.worker()).status.cml
         assert known.node_definitions == tuple(sorted(shipped_nodes()))
         assert known.node_sizes == {}
-        labs.kinds["gitlab"] = unknown_kind("gitlab")
+        labs.kinds["gitlab"] = custom_kind("gitlab")
         del labs.kinds["asav"]
         await minutes(11)
     after = await world.worker()

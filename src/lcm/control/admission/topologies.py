@@ -28,24 +28,32 @@ _CML_TYPES: Final = frozenset({LabType.CML, LabType.HYBRID})
 """Lab types whose topology is a CML lab file."""
 _INLINE_BYTES: Final = 100_000
 _SHOWN_PORTS: Final = 5
+NO_PORTS: Final = Fault(
+    "nodes",
+    "none has a port tag, so nobody can reach the lab",
+    "tag nodes with ports, such as serial:5041, vnc:5901 or pat:tcp:5022:22",
+)
+"""What the author of a lab without ports should know. The lab can be used nevertheless."""
 
 
-async def read_node_definitions(store: Store) -> Sequence[KnownNode]:
-    """Read what is known of node definitions, by their ids: from CML as shipped, and from what workers reported."""
+async def read_node_definitions(store: Store, declared: Mapping[str, NodeSize]) -> Sequence[KnownNode]:
+    """Read what is known of node definitions, by their ids: declared sizes, what workers reported, what CML ships."""
     page = await scan_all(store, KINDS[LabWorker.__name__].prefix)
     facts = [read_entry(entry, LabWorker).status.cml for entry in page.entries]
     reports = [(one.node_definitions, one.node_sizes) for one in facts if one.node_definitions is not None]
-    return list_known_nodes(reports, {})
+    return list_known_nodes(reports, declared)
 
 
-async def upload_topology(artifacts: Artifacts, store: Store, data: bytes) -> TopologyReport:
+async def upload_topology(
+    artifacts: Artifacts, store: Store, data: bytes, declared: Mapping[str, NodeSize]
+) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
     lab = await _check_in_thread(data)
-    needed, faults = None, tuple[TopologyFault, ...]()
+    needed, faults = None, [] if lab.port_template else [NO_PORTS]
     try:
-        needed = compute_needs(lab, sizes_of(await read_node_definitions(store)))
+        needed = compute_needs(lab, sizes_of(await read_node_definitions(store, declared)))
     except Invalid as error:
-        faults = tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in error.faults)
+        faults += error.faults
     stored = await artifacts.put(data)
     return TopologyReport(
         uri=stored.uri,
@@ -57,11 +65,13 @@ async def upload_topology(artifacts: Artifacts, store: Store, data: bytes) -> To
         needs=needed,
         port_template=lab.port_template,
         node_definitions=lab.node_definitions,
-        faults=faults,
+        faults=tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in faults),
     )
 
 
-async def complete_definition(artifacts: Artifacts, store: Store, definition: LabletDefinition) -> LabletDefinition:
+async def complete_definition(
+    artifacts: Artifacts, store: Store, definition: LabletDefinition, declared: Mapping[str, NodeSize]
+) -> LabletDefinition:
     """Fill in what a definition leaves out: digest, ports, nodes, needs, node definitions. What it says stays as it is.
 
     Raise Invalid when its file is missing, cannot be read or rewritten, or is not what the definition says.
@@ -70,7 +80,7 @@ async def complete_definition(artifacts: Artifacts, store: Store, definition: La
         return definition
     data = await _fetch_topology(artifacts, definition.spec.topology)
     needs = definition.spec.resource_requirements
-    sizes = sizes_of(await read_node_definitions(store)) if needs is None else {}
+    sizes = sizes_of(await read_node_definitions(store, declared)) if needs is None else {}
     try:
         spec = _derive_spec(definition.spec, await _check_in_thread(data), data, sizes)
     except Invalid as error:

@@ -19,6 +19,7 @@ from lcm.model.kinds.worker import WorkerTelemetry
 from lcm.model.money.billing import BillingInterval, CostTotal, sum_costs, sum_costs_by
 from lcm.model.telemetry.alert import Alert
 from lcm.model.telemetry.observation import ResourceObservation
+from lcm.model.topology.node_definitions import KnownNode
 
 _KindName = Annotated[
     str, Meta(max_length=64, examples=["LabWorker"], extra_json_schema={"enum": list(KINDS)}, description="its kind")
@@ -196,6 +197,12 @@ class WorkerHistory(msgspec.Struct, frozen=True):
     """A worker's measurements minute by minute, oldest first."""
 
     items: tuple[Sample, ...]
+
+
+class NodeDefinitionList(msgspec.Struct, frozen=True):
+    """The node definitions that are known, by their ids."""
+
+    items: tuple[KnownNode, ...]
 
 
 class AlertList(msgspec.Struct, frozen=True):

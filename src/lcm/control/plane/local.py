@@ -49,6 +49,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import parse_document
 from lcm.model.telemetry.learning import ReviewPolicy
+from lcm.model.topology.node_definitions import NodeSize
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, LEASES_PREFIX, CheckRevision, Fence, Lease, Op, Store, scan_all
@@ -86,6 +87,7 @@ class ControlPlane:
         chance: Callable[[], float] = fixed_chance,
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
+        node_sizes: Mapping[str, NodeSize] = {},
         sinks: SinkSettings = NO_SINKS,
     ) -> None:
         """Work on a store. `defaults` fill in the documents of each kind; `quota` is asked before creates.
@@ -96,8 +98,8 @@ class ControlPlane:
         says how many licence seats there are and what machines cost. With `terms`, slots are promised when they are
         booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
-        use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
-        and which are always there.
+        use of labs is to be reviewed, where the SystemSettings object says nothing. `node_sizes` are the sizes of nodes
+        that this installation declares. `sinks` says what sinks may reach, and which are always there.
         """
         self.store = store
         self.clock = clock
@@ -108,7 +110,7 @@ class ControlPlane:
         self.record_ids = record_ids
         self.fleet = fleet
         self.judgement = judgement
-        self.library = LearningContext(artifacts, review)
+        self.library = LearningContext(artifacts, review, node_sizes)
         self._defaults = defaults
         self.promises: Promises | None = None
         """Promises slots to bookings; None when this control plane makes no promises."""

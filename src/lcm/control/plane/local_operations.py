@@ -36,6 +36,7 @@ from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.model.telemetry.learning import ObservationReport
 from lcm.model.telemetry.observation import ResourceObservation
 from lcm.model.topology.lab import TopologyReport
+from lcm.model.topology.node_definitions import KnownNode
 from lcm.providers.protocols.artifacts import Artifacts
 
 if TYPE_CHECKING:
@@ -112,9 +113,13 @@ class LocalOperations(PlaneOperations):
             return await observing.record_observation(self._writer, ref, observation, request_id, review)
 
     async def upload_topology(self, data: bytes) -> TopologyReport:
-        told = await topologies.upload_topology(self._artifacts, self._writer.store, data)
+        declared = self._core.library.node_sizes
+        told = await topologies.upload_topology(self._artifacts, self._core.store, data, declared)
         await self._writer.submit((), deeds=[AuditedAction(verb="upload", kind="Topology", name=told.digest)])
         return told
+
+    async def node_definitions(self) -> Sequence[KnownNode]:
+        return await topologies.read_node_definitions(self._core.store, self._core.library.node_sizes)
 
     async def artifacts(self, ref: SessionRef) -> Sequence[Artifact]:
         return await session_files.list_files(self._writer, ref)

@@ -6,7 +6,7 @@ with the definition: they must not make lists of definitions longer.
 """
 
 from asyncio import Lock
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -36,6 +36,7 @@ from lcm.model.telemetry.learning import (
     with_sample,
 )
 from lcm.model.telemetry.observation import ResourceObservation, find_drift, trim_observation
+from lcm.model.topology.node_definitions import NodeSize
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, Op, Put, Store
 
@@ -170,10 +171,11 @@ def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None
 
 @dataclass(slots=True)
 class LearningContext:
-    """What all callers share: the artifact store, the review criteria, and the lock for learning."""
+    """What all callers share: the artifact store, the review criteria, declared node sizes, the lock for learning."""
 
     artifacts: Artifacts | None = None
     review: ReviewPolicy = DEFAULT_REVIEW
+    node_sizes: Mapping[str, NodeSize] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
     """One learner at a time in a process.
 

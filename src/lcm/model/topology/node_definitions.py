@@ -4,13 +4,16 @@ Used to derive a lab's needs where neither a setting nor a worker's CML says oth
 0 means that CML declares none: the node runs on a thin clone of its image.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
 from lcm.model.base.data_files import read_data_file
-from lcm.model.base.resource import Count, Part
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.quantity import parse_memory
+from lcm.model.base.resource import Count, Part, shorten_text
 
 
 class NodeSize(Part):
@@ -45,6 +48,21 @@ class ShippedNode(NodeSize, kw_only=True):
 
 
 NO_SIZE: Final = NodeSize()
+NODE_SIZE_PATTERN: Final = (
+    r"[^\s=,/]{1,250}=[0-9]{1,3}(\.[0-9]{1,3})?/[1-9][0-9]{0,6}(Mi|Gi|M|G)(/[1-9][0-9]{0,6}(Mi|Gi|M|G))?"
+)
+NODE_SIZE_FORM: Final = "NAME=CPUS/MEMORY or NAME=CPUS/MEMORY/DISK, such as gitlab=4/8G/60G"
+_MB_PER_GB: Final = 1024
+
+
+def parse_node_size(text: str) -> tuple[str, NodeSize]:
+    """Parse the size of a node definition as people write it. Raises Invalid."""
+    if not re.fullmatch(NODE_SIZE_PATTERN, text):
+        raise Invalid(Fault("node size", f"{shorten_text(text)!r} is no size of a node", f"write {NODE_SIZE_FORM}"))
+    name, _, size = text.partition("=")
+    cpus, memory, *disk = size.split("/")
+    disk_gb = parse_memory(disk[0]) / _MB_PER_GB if disk else 0.0
+    return name, NodeSize(cpus=float(cpus), ram_mb=parse_memory(memory), boot_disk_gb=disk_gb)
 
 
 @cache

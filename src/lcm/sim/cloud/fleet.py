@@ -8,7 +8,7 @@ real ones do. SimHosts gives access to the CML of each machine behind the `Hosts
 import asyncio
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -20,10 +20,12 @@ import structlog
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Stuck, Unreachable
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.topology.node_definitions import NodeSize
 from lcm.providers.protocols.compute import Instance, InstanceState
 from lcm.sim.cloud.account import AccountState, CloudBehaviour
 from lcm.sim.cloud.compute import PastLaunch, SimCloud
 from lcm.sim.cloud.effects import Effect, OnEffect, PowerHistory, ignore_effect
+from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml, CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
 from lcm.sim.cml.licence import LicenceServer
@@ -62,7 +64,10 @@ class RunningMachine(NamedTuple):
 
 
 class SimFleet:
-    """A simulated cloud that outlives its process, unless `file` is None. Machines are reached in `network`."""
+    """A simulated cloud that outlives its process, unless `file` is None. Machines are reached in `network`.
+
+    `node_sizes` are node definitions that every CML has besides those that are shipped.
+    """
 
     def __init__(
         self,
@@ -76,9 +81,11 @@ class SimFleet:
         network: IPv4Network | None = None,
         on_effect: OnEffect = ignore_effect,
         password: str = PASSWORD,
+        node_sizes: Mapping[str, NodeSize] = {},
     ) -> None:
         self._on_effect = on_effect
         self._password = password
+        self._kinds = {name: custom_kind(name, size) for name, size in node_sizes.items()}
         self.licences = LicenceServer()
         self.cloud = SimCloud(
             clock, chance, owner=owner, nature=CloudBehaviour(speed=speed, network=network), attach=self._attach
@@ -168,6 +175,7 @@ class SimFleet:
             power=power,
             on_effect=lambda verb, lab: self._on_effect(Effect(verb, instance.instance_id, lab)),
         )
+        cml.node_kinds.update(self._kinds)
         if known := self._known.pop(instance.instance_id, None):
             restore_snapshot(cml, known)
         self._hosts[instance.instance_id] = cml
