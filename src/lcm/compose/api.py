@@ -36,6 +36,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
 from lcm.model.money.licences import token_id
 from lcm.model.telemetry.learning import ReviewPolicy
+from lcm.model.telemetry.measurement import UsageThresholds
 from lcm.model.topology.node_definitions import parse_node_size
 from lcm.providers.local.outbound import Outbound
 from lcm.providers.local.sealed import InstalledKeys
@@ -121,6 +122,9 @@ async def run_api(
             artifacts=artifacts,
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
+            thresholds=UsageThresholds(
+                settings.cpu_alert_percent, settings.memory_alert_percent, settings.disk_alert_percent
+            ),
             node_sizes=dict(map(parse_node_size, settings.node_sizes)),
             sinks=sinks,
         )

@@ -12,6 +12,7 @@ import msgspec
 from lcm.model.access.secret import Secret
 from lcm.model.base.resource import END, Minutes, Positive, Region
 from lcm.model.kinds.settings import (
+    AlertPercent,
     Days,
     FewestSessions,
     FewestWorkers,
@@ -219,6 +220,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
 
     worker_monitoring_enabled: Annotated[bool, "whether workers are measured"] = True
     metrics_poll_interval: Annotated[Seconds, "seconds between two measurements of a worker"] = 60
+    cpu_alert_percent: Annotated[AlertPercent, "CPU use of a worker from which on an alert is raised"] = 90.0
+    memory_alert_percent: Annotated[AlertPercent, "memory use of a worker from which on an alert is raised"] = 90.0
+    disk_alert_percent: Annotated[AlertPercent, "disk use of a worker from which on an alert is raised"] = 90.0
     idle_check_interval: Annotated[Seconds, "seconds between two searches for idle workers"] = 60
     idle_threshold_minutes: Annotated[Minutes, "minutes without activity after which a worker is idle"] = 30
     worker_notification_webhooks: Annotated[

@@ -126,7 +126,7 @@ async def test_an_imported_machine_without_our_tag_is_looked_up_by_itself(world:
 @in_virtual_time
 async def test_measurements_carry_the_age_of_each_source(world: Watched) -> None:
     await world.add("w1")
-    load = MachineMetrics(cpu_percent=7.0, network_in_bytes=10, network_out_bytes=20)
+    load = MachineMetrics(cpu_percent=7.0, memory_percent=61.0, network_in_bytes=10, network_out_bytes=20)
     world.cloud.account.measure(HERE, await world.machine(), load)
     async with world.monitoring():
         await minutes(2)
@@ -137,8 +137,13 @@ async def test_measurements_carry_the_age_of_each_source(world: Watched) -> None
         for at in (found.ec2_at, found.cloudwatch_at, found.cml_at, found.activity_at)
     )
     assert (found.network_in_bytes, found.network_out_bytes, found.running_nodes) == (10, 20, 0)
-    assert found.cpu_utilization is not None
-    assert found.memory_utilization is not None
+    assert (found.cloudwatch_cpu_utilization, found.cloudwatch_memory_utilization) == (7.0, 61.0)
+    assert found.cml_cpu_utilization is not None
+    assert found.cml_memory_utilization is not None
+    assert (found.cpu_utilization, found.memory_utilization) == (
+        found.cml_cpu_utilization,
+        found.cml_memory_utilization,
+    )
     assert found.uptime_seconds is not None
     assert (found.active_labs_count, found.hosted_lab_ids) == (0, ())
 

@@ -118,13 +118,16 @@ def _telemetry_lines(found: WorkerTelemetry | None, now: datetime) -> Iterator[s
     """Yield figures by their source, each with the age of its newest answer."""
     if found is None:
         return
-    cpu = [_percent("CPU", found.cpu_utilization)]
-    net = [_bytes("in", found.network_in_bytes), _bytes("out", found.network_out_bytes)]
-    disk = [_percent("memory", found.memory_utilization), _percent("disk", found.storage_utilization)]
+    by_cml = (found.cml_cpu_utilization, found.cml_memory_utilization, found.cml_storage_utilization)
     labs = [_count("lab", found.active_labs_count), _count("running node", found.running_nodes)]
-    by_cml, by_cloud = ([*cpu, *disk, *labs], net) if found.cml_at else ([*disk, *labs], [*cpu, *net])
-    yield from _source_line("CML", by_cml, found.cml_at or found.collected_at, now)
-    yield from _source_line("CloudWatch", by_cloud, found.cloudwatch_at, now)
+    yield from _source_line("CML", [*_percents(by_cml), *labs], found.cml_at or found.collected_at, now)
+    by_cloud = (
+        found.cloudwatch_cpu_utilization,
+        found.cloudwatch_memory_utilization,
+        found.cloudwatch_storage_utilization,
+    )
+    net = [_bytes("in", found.network_in_bytes), _bytes("out", found.network_out_bytes)]
+    yield from _source_line("CloudWatch", [*_percents(by_cloud), *net], found.cloudwatch_at, now)
     if found.last_activity_at:
         yield from _source_line(
             "CML", [f"last activity {render.format_age(found.last_activity_at, now)} ago"], found.activity_at, now
@@ -143,8 +146,9 @@ def _age_text(at: datetime, now: datetime) -> str:
     return f"{render.format_age(at, now)} ago" + (", out of date" if now - at > STALE_AFTER else "")
 
 
-def _percent(name: str, value: float | None) -> str:
-    return "" if value is None else f"{name} {value:.0f}%"
+def _percents(values: Iterable[float | None]) -> list[str]:
+    named = zip(("CPU", "memory", "disk"), values, strict=True)
+    return [f"{name} {value:.0f}%" for name, value in named if value is not None]
 
 
 def _bytes(way: str, count: int | None) -> str:

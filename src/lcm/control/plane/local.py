@@ -34,7 +34,7 @@ from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_con
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
 from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Extend, Listing, Plane, R, Ref, ref_of
-from lcm.control.telemetry import observations
+from lcm.control.telemetry import observations, reports
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
 from lcm.model.access.identity import SEES_ALL, Caller, Verb
@@ -49,6 +49,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import parse_document
 from lcm.model.telemetry.learning import ReviewPolicy
+from lcm.model.telemetry.measurement import UsageThresholds
 from lcm.model.topology.node_definitions import NodeSize
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
@@ -88,6 +89,7 @@ class ControlPlane:
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
         node_sizes: Mapping[str, NodeSize] = {},
+        thresholds: UsageThresholds = reports.DEFAULT_THRESHOLDS,
         sinks: SinkSettings = NO_SINKS,
     ) -> None:
         """Work on a store. `defaults` fill in the documents of each kind; `quota` is asked before creates.
@@ -99,7 +101,8 @@ class ControlPlane:
         booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
         use of labs is to be reviewed, where the SystemSettings object says nothing. `node_sizes` are the sizes of nodes
-        that this installation declares. `sinks` says what sinks may reach, and which are always there.
+        that this installation declares. `thresholds` say what usage of workers is too high, likewise. `sinks` says
+        what sinks may reach, and which are always there.
         """
         self.store = store
         self.clock = clock
@@ -110,6 +113,7 @@ class ControlPlane:
         self.record_ids = record_ids
         self.fleet = fleet
         self.judgement = judgement
+        self.thresholds = thresholds
         self.library = LearningContext(artifacts, review, node_sizes)
         self._defaults = defaults
         self.promises: Promises | None = None

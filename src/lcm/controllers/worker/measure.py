@@ -27,6 +27,7 @@ from lcm.model.kinds.worker import (
     WorkerPhase,
     WorkerTelemetry,
 )
+from lcm.model.telemetry.measurement import with_figures
 from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.compute import Instance, InstanceState, MachineMetrics, StatusCheckResult, StatusChecks
 from lcm.providers.protocols.labhost import (
@@ -163,15 +164,18 @@ def telemetry(
     if machine is None and stats is None:
         return None
     started_at = machine.launched_at if machine and machine.state is InstanceState.RUNNING else None
-    return WorkerTelemetry(
+    found = WorkerTelemetry(
         collected_at=now,
         ec2_at=cloud.at if cloud and machine else None,
         cloudwatch_at=metrics.measured_at,
         cml_at=host.at if host and stats else None,
         activity_at=host.at if host and host.activity is not None else None,
-        cpu_utilization=_clamp_percent(stats.cpu_percent if stats else metrics.cpu_percent),
-        memory_utilization=_percent_of(stats.memory_used_mb, stats.memory_total_mb) if stats else None,
-        storage_utilization=_percent_of(stats.disk_used_mb, stats.disk_total_mb) if stats else None,
+        cml_cpu_utilization=_clamp_percent(stats.cpu_percent) if stats else None,
+        cml_memory_utilization=_percent_of(stats.memory_used_mb, stats.memory_total_mb) if stats else None,
+        cml_storage_utilization=_percent_of(stats.disk_used_mb, stats.disk_total_mb) if stats else None,
+        cloudwatch_cpu_utilization=_clamp_percent(metrics.cpu_percent),
+        cloudwatch_memory_utilization=_clamp_percent(metrics.memory_percent),
+        cloudwatch_storage_utilization=_clamp_percent(metrics.disk_percent),
         network_in_bytes=metrics.network_in_bytes,
         network_out_bytes=metrics.network_out_bytes,
         uptime_seconds=max(0, int((now - started_at).total_seconds())) if started_at and stats else None,
@@ -180,6 +184,7 @@ def telemetry(
         hosted_lab_ids=tuple(sorted(nodes or ())[:_MAX_LABS]),
         last_activity_at=last_activity_at,
     )
+    return with_figures(found)
 
 
 def advance_watermark(

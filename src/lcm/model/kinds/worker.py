@@ -272,7 +272,9 @@ class WorkerTelemetry(Part):
     """The latest measurements of a worker. Any may be missing; `collected_at` is the time of the last report.
 
     Each source has the time of its last answer: EC2, CloudWatch, CML, and CML's record of user activity. A
-    value that a report leaves out is kept, with its age, from the report before.
+    value that a report leaves out is kept, with its age, from the report before. CloudWatch and CML each keep
+    their own CPU, memory and disk; CloudWatch has memory and disk if its agent runs on the machine. The figures
+    without a source in their name are CML's, and CloudWatch's while CML is silent.
     """
 
     collected_at: Moment
@@ -283,6 +285,12 @@ class WorkerTelemetry(Part):
     cpu_utilization: Percent | None = None
     memory_utilization: Percent | None = None
     storage_utilization: Percent | None = None
+    cml_cpu_utilization: Percent | None = None
+    cml_memory_utilization: Percent | None = None
+    cml_storage_utilization: Percent | None = None
+    cloudwatch_cpu_utilization: Percent | None = None
+    cloudwatch_memory_utilization: Percent | None = None
+    cloudwatch_storage_utilization: Percent | None = None
     network_in_bytes: Count | None = None
     network_out_bytes: Count | None = None
     uptime_seconds: Count | None = None

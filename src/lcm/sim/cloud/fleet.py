@@ -21,13 +21,14 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Stuck, Unreachable
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.node_definitions import NodeSize
-from lcm.providers.protocols.compute import Instance, InstanceState
+from lcm.providers.protocols.compute import Instance, InstanceState, MachineMetrics
 from lcm.sim.cloud.account import AccountState, CloudBehaviour
 from lcm.sim.cloud.compute import PastLaunch, SimCloud
 from lcm.sim.cloud.effects import Effect, OnEffect, PowerHistory, ignore_effect
 from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml, CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
+from lcm.sim.cml.facts import stats_facts
 from lcm.sim.cml.licence import LicenceServer
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.chance import Chance
@@ -63,6 +64,12 @@ class RunningMachine(NamedTuple):
     cml: Cml
 
 
+_BOOT_CPU_PERCENT: Final = 4.0
+_BYTES_IN, _BYTES_IN_PER_NODE = 900, 1_500
+_BYTES_OUT, _BYTES_OUT_PER_NODE = 1_400, 4_000
+"""Bytes a second over the network: of CML itself, and of each node that runs."""
+
+
 class SimFleet:
     """A simulated cloud that outlives its process, unless `file` is None. Machines are reached in `network`.
 
@@ -88,7 +95,12 @@ class SimFleet:
         self._kinds = {name: custom_kind(name, size) for name, size in node_sizes.items()}
         self.licences = LicenceServer()
         self.cloud = SimCloud(
-            clock, chance, owner=owner, nature=CloudBehaviour(speed=speed, network=network), attach=self._attach
+            clock,
+            chance,
+            owner=owner,
+            nature=CloudBehaviour(speed=speed, network=network),
+            attach=self._attach,
+            measure=_measure_cml,
         )
         self.cloud.account.on_effect = on_effect
         self._clock = clock
@@ -192,6 +204,20 @@ class SimFleet:
             disk_gb=made.disk_gb,
             version=version[0] if version else "2.9.0",
         )
+
+
+def _measure_cml(running: object) -> MachineMetrics:
+    """Return what CloudWatch and its agent publish of a machine with CML on it; bytes are those of a second."""
+    if not isinstance(running, Cml) or not running.is_up:
+        return MachineMetrics(cpu_percent=_BOOT_CPU_PERCENT)
+    stats = stats_facts(running)
+    return MachineMetrics(
+        cpu_percent=stats.cpu_percent,
+        memory_percent=100 * stats.memory_used_mb / stats.memory_total_mb,
+        disk_percent=100 * stats.disk_used_mb / stats.disk_total_mb,
+        network_in_bytes=_BYTES_IN + _BYTES_IN_PER_NODE * stats.running_nodes,
+        network_out_bytes=_BYTES_OUT + _BYTES_OUT_PER_NODE * stats.running_nodes,
+    )
 
 
 def _replace_file(file: Path, text: bytes) -> None:
