@@ -113,16 +113,16 @@ def check_limits(
         if worker.status.phase is WorkerPhase.STOPPED:
             alerts = alerts.without(limit.alert)
             continue
-        value: float | None = getattr(fresh, limit.field)
-        if value is not None:
-            alerts = _check_limit(worker, fresh.collected_at, alerts, limit, value, thresholds.of(limit.field))
+        if getattr(fresh, limit.field) is not None:
+            alerts = _check_limit(worker, fresh, alerts, limit, thresholds.of(limit.field))
     return alerts
 
 
 def _check_limit(
-    worker: LabWorker, at: datetime, alerts: Alerts, limit: UsageLimit, value: float, threshold: float
+    worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts, limit: UsageLimit, threshold: float
 ) -> Alerts:
-    standing = alerts.find(limit.alert)
+    standing, at = alerts.find(limit.alert), fresh.collected_at
+    value: float = getattr(fresh, limit.field)
     if standing is None:
         if value < threshold:
             return alerts
