@@ -70,8 +70,8 @@ sim: .venv/dev.stamp ## Play simulated days in which everything goes wrong; SEED
 planted: .venv/dev.stamp ## Plant faults in the code, one at a time, and see that the simulation finds each; ONLY=… by name
 	@PYTHONPATH=tests $(BIN)/python -m world.planted.run $(if $(ONLY),"$(ONLY)")
 
-topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
-	@$(BIN)/python -m lcm.cli.documents.topologies "$(or $(DIR),tests/topologies)"
+topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=… ARGS='--node-size NAME=CPUS/MEMORY'
+	@$(BIN)/python -m lcm.cli.documents.topologies "$(or $(DIR),tests/topologies)" $(ARGS)
 
 docs: .venv/run.stamp ## Write the pages of docs/ that are made from tables
 	$(BIN)/python -m lcm.model.kinds.registry > docs/states.md

@@ -37,6 +37,8 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Invalid, Refused
 from lcm.model.money.licences import token_id
 from lcm.model.telemetry.learning import ReviewPolicy
+from lcm.model.telemetry.measurement import UsageThresholds
+from lcm.model.topology.node_definitions import parse_node_size
 from lcm.providers.local.outbound import Outbound
 from lcm.providers.local.sealed import InstalledKeys
 from lcm.providers.protocols.artifacts import Artifacts
@@ -129,6 +131,10 @@ async def run_api(
             artifacts=artifacts,
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
+            thresholds=UsageThresholds(
+                settings.cpu_alert_percent, settings.memory_alert_percent, settings.disk_alert_percent
+            ),
+            node_sizes=dict(map(parse_node_size, settings.node_sizes)),
             sinks=sinks,
             store_alert_percent=settings.store_alert_percent,
             quota_bytes=settings.artifacts_author_mb * _MB,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from lcm.model.topology.node_definitions import parse_node_size
 from lcm.providers.local.sealed import InstalledKeys
 from lcm.providers.local.secrets import EnvSecrets, FileSecrets
 from lcm.providers.protocols.artifacts import MAX_BYTES, Artifacts, ArtifactSource, ListedArtifact, StoredArtifact
@@ -116,7 +117,14 @@ async def open_simulated(
     chance = Chance(new_epoch())
     fleet = await asyncio.to_thread(
         lambda: SimFleet(
-            SystemClock(), chance, owner=owner, regions=regions, speed=speed, file=file, network=loopback_network(owner)
+            SystemClock(),
+            chance,
+            owner=owner,
+            regions=regions,
+            speed=speed,
+            file=file,
+            network=loopback_network(owner),
+            node_sizes=dict(map(parse_node_size, settings.node_sizes)),
         )
     )
     if file is None:

@@ -6,6 +6,7 @@ Pure. The calendar, the scheduler and the pool controller build their views of t
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import takewhile
 from typing import Final
 
@@ -43,11 +44,15 @@ _SHORTEST_WAIT: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """A pool with its template and the workers that fill its seats, by number."""
+    """A pool with its template and the workers that fill its seats, by number.
+
+    `node_definitions` are those that workers of the template's image have; None while none has listed them.
+    """
 
     pool: LabWorkerPool
     template: WorkerTemplate
     workers: Mapping[int, LabWorker]
+    node_definitions: frozenset[str] | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +63,26 @@ class PoolSnapshot:
 def snapshot_pool(pool: LabWorkerPool, template: WorkerTemplate, workers: Mapping[str, LabWorker]) -> PoolSnapshot:
     """Combine a pool with those of the workers, by uid, that fill its seats."""
     filled = ((seat.number, workers.get(seat.worker_id)) for seat in pool.status.seats)
-    return PoolSnapshot(pool, template, {number: worker for number, worker in filled if worker is not None})
+    there = {number: worker for number, worker in filled if worker is not None}
+    image = _image_of(template.spec.worker)
+    alike = [one for one in there.values() if _image_of(one.spec) == image]
+    return PoolSnapshot(pool, template, there, _definitions_of(alike))
+
+
+def _image_of(spec: LabWorkerSpec) -> object:
+    return spec.aws.ami_id, spec.aws.ami_name_pattern
+
+
+def _definitions_of(workers: Iterable[LabWorker]) -> frozenset[str] | None:
+    """Return the node definitions that any of the workers has; None while none has listed them."""
+    lists = frozenset(names for one in workers if (names := one.status.cml.node_definitions) is not None)
+    return _join_names(lists) if lists else None
+
+
+@lru_cache(maxsize=256)
+def _join_names(lists: frozenset[tuple[str, ...]]) -> frozenset[str]:
+    """Join lists of names. Workers of one image have one list, and one set serves all of them."""
+    return frozenset(name for names in lists for name in names)
 
 
 def session_holder(session: LabletSession) -> str:
@@ -212,6 +236,7 @@ def worker_place(worker: LabWorker, now: datetime, *, boot: timedelta, room: Amo
         whole=None if own is whole else _capacity_in(whole, room),
         licensed=_will_be_licensed(worker, usable, now),
         version=worker.status.cml.version,
+        node_definitions=_definitions_of([worker]),
         closed=_closed_reason(worker, usable, now),
         usable_at=usable if usable is not None and usable > now else None,
         **_hosting_fields(spec),  # type: ignore[arg-type]  # fields of Place, by name
@@ -234,6 +259,7 @@ def expected_place(worker: LabWorker) -> Place | None:
         capacity=ZERO_AMOUNT,
         licensed=status.cml.licensed or (token is not None and not refused),
         version=status.cml.version,
+        node_definitions=_definitions_of([worker]),
         seat=status.phase not in HOSTING_PHASES,
         **_hosting_fields(worker.spec),  # type: ignore[arg-type]  # fields of Place, by name
     )
@@ -247,10 +273,6 @@ def expected_version(row: PoolSnapshot) -> str:
     image = _image_of(row.template.spec.worker)
     running = (one for one in row.workers.values() if one.status.phase in HOSTING_PHASES)
     return next((one.status.cml.version for one in running if _image_of(one.spec) == image), "")
-
-
-def _image_of(spec: LabWorkerSpec) -> tuple[str | None, str | None]:
-    return spec.aws.ami_id, spec.aws.ami_name_pattern
 
 
 def template_place(row: PoolSnapshot) -> Place | None:
@@ -297,13 +319,14 @@ def _lasting_rejection(place: Place, request: PlacementRequest) -> tuple[str, st
 
 
 def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime, *, closed: str = "") -> Place:
-    """Return a seat that has no worker as a place: what its template promises."""
+    """Return a seat that has no worker as a place: what its template promises, and what others of its image have."""
     return Place(
         id=f"seat:{row.name}/{number}",
         name=f"{row.pool.metadata.name}/{number}",
         capacity=room,
         licensed=None,
         version=expected_version(row),
+        node_definitions=row.node_definitions,
         closed=closed,
         usable_at=usable_at,
         seat=True,

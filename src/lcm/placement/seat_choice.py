@@ -206,7 +206,7 @@ def _worker_facts(worker: LabWorker) -> object:
     """Return what a worker's place is computed from: a pool has many workers and few kinds of them."""
     spec, status, cml = worker.spec, worker.status, worker.spec.cml
     going = worker.metadata.deletion_timestamp is not None
-    state = status.phase, status.failure, status.cml.licensed, status.cml.version
+    state = status.phase, status.failure, status.cml.licensed, status.cml.version, status.cml.node_definitions
     return spec.aws.region, spec.lab_track, spec.lab_types, cml.license_flavour, cml.license_token, going, state
 
 

@@ -12,6 +12,7 @@ import msgspec
 from lcm.model.access.secret import Secret
 from lcm.model.base.resource import END, Minutes, Positive, Region
 from lcm.model.kinds.settings import (
+    AlertPercent,
     Days,
     FewestSessions,
     FewestWorkers,
@@ -23,6 +24,7 @@ from lcm.model.kinds.settings import (
     Share,
     Strategy,
 )
+from lcm.model.topology.node_definitions import NODE_SIZE_FORM, NODE_SIZE_PATTERN
 from lcm.settings.sources import declared_variables
 
 ALIASES: Final = {"WORKER_METRICS_POLL_INTERVAL": "METRICS_POLL_INTERVAL"}
@@ -95,6 +97,7 @@ RoleGrant = Annotated[
 ]
 QuotaBytes = Annotated[int, msgspec.Meta(ge=1_000_000, le=2**63 - 1, description="a number of bytes, at least 1000000")]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=99, description="a whole number from 1 to 99")]
+NodeSizeText = Annotated[str, _text_meta(NODE_SIZE_PATTERN, NODE_SIZE_FORM)]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
 OutliveHours = Annotated[int, msgspec.Meta(ge=0, le=8760, description="whole hours from 0 to 8760")]
@@ -229,6 +232,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     artifacts_author_mb: Annotated[PositiveCount, "megabytes of lab files that one author may store"] = 1_000
     artifacts_retention_days: Annotated[Days, "days for which what is collected from a session is kept"] = 30
 
+    node_sizes: Annotated[
+        tuple[NodeSizeText, ...],
+        "sizes of nodes that CML does not ship, or that differ; on a simulated cloud, every CML has them",
+    ] = ()
+
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
     control_plane_api_key: Annotated[
         Secret | None,
@@ -265,6 +273,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
 
     worker_monitoring_enabled: Annotated[bool, "whether workers are measured"] = True
     metrics_poll_interval: Annotated[Seconds, "seconds between two measurements of a worker"] = 60
+    cpu_alert_percent: Annotated[AlertPercent, "CPU use of a worker from which on an alert is raised"] = 90.0
+    memory_alert_percent: Annotated[AlertPercent, "memory use of a worker from which on an alert is raised"] = 90.0
+    disk_alert_percent: Annotated[AlertPercent, "disk use of a worker from which on an alert is raised"] = 90.0
     idle_check_interval: Annotated[Seconds, "seconds between two searches for idle workers"] = 60
     idle_threshold_minutes: Annotated[Minutes, "minutes without activity after which a worker is idle"] = 30
     worker_notification_webhooks: Annotated[

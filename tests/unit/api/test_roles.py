@@ -61,6 +61,7 @@ internal          any    service
 /api/placement/preview any admin operator author user service
 /api/calendar     any    admin operator author user service
 /api/topologies   any    admin operator author service
+/api/node-definitions   any    admin operator author service
 /api/plan         any    admin operator
 /api/plan/{id}    any    admin operator
 /api/plan/{id}/report any admin operator

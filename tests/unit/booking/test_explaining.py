@@ -64,6 +64,7 @@ SHARED = warm(foreign=Amount(cpu_millis=46_000, labs=3))
 STARTING = booting()
 PORTS = {f"PC{number}_serial": PortUse(kind="serial", node=f"PC{number}") for number in range(4)}
 NEWER = {"ami_requirements": AmiRequirements(cml_version_min="2.10")}
+PLAIN = warm(cml={"node_definitions": ("alpine", "iosv")})
 
 SITUATIONS = [
     Situation("no licence", (BARE,), "licensed", "w1: it has no licence", "register a licence"),
@@ -105,6 +106,14 @@ SITUATIONS = [
         "w1: its CML is 2.7.1, the lab asks for at least 2.10",
         "add a worker whose AMI has such a CML",
         needs=NEWER,
+    ),
+    Situation(
+        "a node definition that CML lacks",
+        (TEMPLATE, PLAIN, pool(PLAIN)),
+        "node_definitions",
+        "ccna/2: it lacks the node definitions gitlab (1 more for the same reason)",
+        "install them on the worker or in its AMI",
+        needs={"ami_requirements": AmiRequirements(node_definitions=("gitlab", "iosv"))},
     ),
     Situation(
         "budget",

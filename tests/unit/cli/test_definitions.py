@@ -3,14 +3,19 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.api_world import ApiServer, Shell, served, shell
+from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.access.identity import Caller, Role
 from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.model.topology.node_definitions import KnownNode, parse_node_size
 from lcm.providers.protocols.artifacts import digest_of
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
+from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock
 
 LAB = """\
@@ -243,3 +248,81 @@ def test_who_may_not_publish_stores_nothing(api: ApiServer, store: SimulatedArti
     assert ada.lcm("apply", "-f", folder).exit_code == 5
     assert ada.lcm("apply", "-f", folder / "labs" / "two.yaml", "--as-definition", "a").exit_code == 5
     assert kept(store) == []
+
+
+STRANGE = LAB.replace("node_definition: iosv", "node_definition: my-own", 1)
+
+
+def publish(desk: Shell, folder: Path, *options: str) -> Any:
+    (folder / "lab.yaml").write_text(STRANGE)
+    return desk.lcm("apply", "-f", folder / "lab.yaml", "--as-definition", "odd", *options)
+
+
+def test_a_lab_with_a_node_of_unknown_size_is_refused_with_what_to_do(desk: Shell, folder: Path) -> None:
+    result = publish(desk, folder)
+    assert result.exit_code != 0
+    told = result.stderr.splitlines()[0]
+    assert told.startswith(f"error: {folder}/lab.yaml:5: nodes[0].node_definition: the size of a 'my-own' is not known")
+    assert "publish it with --node-size my-own=CPUS/MEMORY, name its size in NODE_SIZES" in told
+    assert publish(desk, folder, "--cpu", "4").exit_code != 0, "its memory is still not known"
+
+
+@pytest.mark.parametrize(
+    ("options", "needs"),
+    [
+        (["--node-size", "my-own=4/8G/60G"], ResourceRequirements(cpu_cores=5, memory_gb=8.5, storage_gb=60)),
+        (["--cpu", "6", "--memory", "12G"], ResourceRequirements(cpu_cores=6, memory_gb=12)),
+        (["--node-size", "my-own=4/8G", "--cpu", "2.5"], ResourceRequirements(cpu_cores=2.5, memory_gb=8.5)),
+    ],
+)
+def test_an_author_says_what_a_lab_needs(
+    api: ApiServer, desk: Shell, folder: Path, options: list[str], needs: ResourceRequirements
+) -> None:
+    dry = publish(desk, folder, *options, "--dry-run")
+    assert (dry.exit_code, found(api, "odd:1.0.0")) == (0, None)
+    result = publish(desk, folder, *options)
+    assert result.exit_code == 0, result.output
+    spec = made(api, "odd:1.0.0").spec
+    assert spec.resource_requirements == needs
+    assert spec.ami_requirements.node_definitions == ("iosv", "my-own")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--node-size", "your-own=4/8G"], "no node of the lab is a your-own; it has iosv, my-own"),
+        (["--node-size", "my-own=4"], "write NAME=CPUS/MEMORY"),
+        (["--memory", "12"], "no amount of memory"),
+    ],
+)
+def test_a_need_that_makes_no_sense_is_refused(desk: Shell, folder: Path, options: list[str], told: str) -> None:
+    result = publish(desk, folder, *options)
+    assert result.exit_code != 0
+    assert told in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_lab_without_ports_is_published_with_a_word_that_nobody_can_reach_it(desk: Shell, folder: Path) -> None:
+    lines = (line for line in LAB.splitlines(keepends=True) if ":50" not in line and "tags:" not in line)
+    (folder / "labs" / "two.yaml").write_text("".join(lines))
+    word = "nodes: none has a port tag, so nobody can reach the lab; tag nodes with ports"
+    result = desk.lcm("apply", "-f", folder)
+    assert result.exit_code == 0
+    assert word in result.stderr
+    result = desk.lcm("apply", "-f", folder / "labs" / "two.yaml", "--as-definition", "silent")
+    assert result.exit_code == 0
+    assert word in result.stderr
+
+
+def test_node_sizes_of_the_settings_count_where_a_lab_is_published() -> None:
+    async def main() -> None:
+        sizes = dict(map(parse_node_size, ("my-own=4/8G", "iosv=2/1G")))
+        core = ControlPlane(
+            MemoryStore(), clock=SystemClock(), artifacts=SimulatedArtifacts(SystemClock()), node_sizes=sizes
+        )
+        plane = core.plane_for(Caller(name="root", role=Role.ADMIN))
+        told = await plane.upload_topology(STRANGE.encode())
+        assert told.needs == ResourceRequirements(cpu_cores=6, memory_gb=9)
+        known = {one.definition_id: one for one in await plane.node_definitions()}
+        assert known["my-own"] == KnownNode(definition_id="my-own", size=sizes["my-own"])
+
+    asyncio.run(main())

@@ -85,11 +85,11 @@ def test_a_running_lab_is_looked_at_and_held_against_its_definition(api: ApiServ
     then.join()
     assert result.exit_code == 0, result.output
     assert [line.split() for line in result.stdout.splitlines()] == [
-        ["MEASURE", "DECLARED", "OBSERVED", "DIFFERENCE"],
-        ["CPU", "4", "6", "+50%"],
-        ["memory", "8", "GB", "4", "GB", "-50%"],
-        ["disk", "10", "GB", "-", "-"],
-        ["nodes", "1", "1", "+0"],
+        ["MEASURE", "DECLARED", "OBSERVED", "DIFFERENCE", "USED"],
+        ["CPU", "4", "6", "+50%", "-"],
+        ["memory", "8", "GB", "4", "GB", "-50%", "-"],
+        ["disk", "10", "GB", "-", "-", "-"],
+        ["nodes", "1", "1", "+0", "-"],
         [],
         ["PORT", "ALLOCATED", "OBSERVED"],
         ["PC_vnc", "2002", "2099"],
@@ -143,8 +143,8 @@ def test_what_a_definition_learned_is_a_table(api: ApiServer, desk: Shell) -> No
     api.put(lab(**LEARNED))
     result = desk.lcm("observe", "definition", "basics:1.0.0")
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert rows[0] == ["MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX"]
-    assert rows[1] == ["CPU", "4", "6", "+50%", "5.123", "6", "8"]
+    assert rows[0] == ["MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX", "USED-P95", "BOOT-P95"]
+    assert rows[1] == ["CPU", "4", "6", "+50%", "5.123", "6", "8", "-", "-"]
     assert "4 sessions of definition/basics:1.0.0 were observed; needs review: cpu_cores" in result.stderr
     assert json.loads(desk.out("observe", "definition", "basics:1.0.0", "-o", "json"))["needs_review"] is True
 

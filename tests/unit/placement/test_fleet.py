@@ -12,7 +12,8 @@ from harness.lab_hosts import LAB
 from harness.plane_world import Standing
 from lcm.model.base.errors import Stuck
 from lcm.model.kinds.worker import AwsSpec
-from lcm.providers.protocols.compute import Instance, InstanceState, Launch
+from lcm.model.topology.node_definitions import NodeSize
+from lcm.providers.protocols.compute import Instance, InstanceState, Launch, MachineMetrics
 from lcm.sim.cloud.fleet import SimFleet, machine_size
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
@@ -53,6 +54,42 @@ async def test_a_machine_outlives_its_process_and_boots_meanwhile(tmp_path: Path
     assert found is not None
     assert (found.state, found.public_ip) == (InstanceState.RUNNING, machine.public_ip)
     assert cml_of(later, machine).is_up
+
+
+async def test_every_cml_has_the_node_definitions_that_the_installation_sizes() -> None:
+    clock = Standing(BEGIN)
+    at = SimFleet(clock, Chance(1), node_sizes={"gitlab": NodeSize(cpus=4, ram_mb=8192)})
+    machine = await at.cloud.ensure(LAUNCH)
+    clock.moment += timedelta(minutes=20)
+    known = {one.definition_id: one for one in await DirectHost(cml_of(at, machine)).node_definitions()}
+    assert (known["gitlab"].cpus, known["gitlab"].ram_mb) == (4, 8192)
+    assert "iosv" in known
+
+
+async def test_cloudwatch_publishes_what_a_simulated_machine_does() -> None:
+    clock = Standing(BEGIN)
+    at = SimFleet(clock, Chance(1))
+    machine = await at.cloud.ensure(LAUNCH)
+    clock.moment += timedelta(minutes=20)
+    ids, since = [machine.instance_id], clock.moment - timedelta(minutes=10)
+    idle = (await at.cloud.metrics(REGION, ids, since=since, until=clock.moment))[machine.instance_id]
+    assert idle.measured_at == clock.moment
+    assert idle.cpu_percent is not None
+    assert idle.memory_percent is not None
+    cml = cml_of(at, machine)
+    lab, _ = cml.import_lab(LAB, cml.users.administrator)
+    cml.labs.start(lab)
+    clock.moment += timedelta(minutes=10)
+    since = clock.moment - timedelta(minutes=10)
+    busy = (await at.cloud.metrics(REGION, ids, since=since, until=clock.moment))[machine.instance_id]
+    assert (busy.memory_percent or 0) > idle.memory_percent
+    assert (busy.network_in_bytes or 0) > (idle.network_in_bytes or 0) > 0
+    at.cloud.account.stop(REGION, machine.instance_id)
+    clock.moment += timedelta(hours=1)
+    since = clock.moment - timedelta(minutes=10)
+    assert await at.cloud.metrics(REGION, ids, since=since, until=clock.moment) == {
+        machine.instance_id: MachineMetrics()
+    }
 
 
 async def test_a_launch_that_is_repeated_after_a_kill_gives_the_same_machine(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Gone, Invalid
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.telemetry.measurement import with_sources
 from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG
 from lcm.sim.time.loop import VirtualClock
 
@@ -179,7 +180,7 @@ async def test_the_newest_measurement_is_kept() -> None:
     stage = Stage()
     await stage[ROOT].create(given.worker())
     assert await stage[OTTO].telemetry(W1) is None
-    newest = given.telemetry(cpu_utilization=50.0, cloudwatch_at=NOW)
+    newest = with_sources(given.telemetry(cpu_utilization=50.0, cloudwatch_at=NOW))
     assert await stage[BY].report(W1, newest) == newest
     revision = await stage.revision()
     for old in (newest, given.telemetry(cpu_utilization=1.0), given.telemetry(collected_at=given.moment("07:00"))):
@@ -187,7 +188,7 @@ async def test_the_newest_measurement_is_kept() -> None:
     assert await stage.revision() == revision
     assert await stage[OTTO].telemetry(W1) == newest
     later = given.moment("08:01")
-    newer = given.telemetry(collected_at=later, cpu_utilization=51.0, cloudwatch_at=later)
+    newer = with_sources(given.telemetry(collected_at=later, cpu_utilization=51.0, cloudwatch_at=later))
     assert await stage[BY].report(W1, newer) == newer
     assert await stage[ANNA].telemetry(W1) == newer
     assert await stage.types() == ["worker.created", "worker.metrics.updated", "worker.metrics.updated"]

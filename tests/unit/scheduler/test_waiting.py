@@ -14,7 +14,7 @@ from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref, Terminate, ref_of
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Metadata
-from lcm.model.kinds.definition import AmiRequirements
+from lcm.model.kinds.definition import AmiRequirements, LabletDefinition
 from lcm.model.kinds.placement import PreviewRequest
 from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, Seat, SessionPhase
@@ -345,3 +345,23 @@ async def test_a_machine_that_was_imported_gets_no_session_before_a_person_says_
         assert (await room.session("s1")).status.worker_id is None
         await room.otto.patch(ref_of(worker), {"spec": {"accepts_sessions": True}})
         await room.until("s1", lambda one: one.status.worker_name == "found")
+
+
+@from_monday
+async def test_a_lab_goes_only_where_its_node_definitions_are_and_opens_no_machine_that_lacks_them() -> None:
+    async with Room().open() as room:
+        await room.otto.patch(
+            Ref(LabletDefinition, "basics:1.0.0"), {"spec": {"ami_requirements": {"node_definitions": ["asav"]}}}
+        )
+        ours = given.changed(serving(), {"spec": {"aws": metal().spec.worker.aws}})
+        lacks = given.changed(ours, {"status": {"cml": {"node_definitions": ("iosv",)}}})
+        await room.pool(await room.put(lacks))
+        await room.wants("s1")
+        found = await room.until("s1", lambda one: one.status.last_decision is not None)
+        await asyncio.sleep(120)
+        assert (found.status.phase, found.status.seat) == (_P.PENDING, None)
+        decision = (await room.session("s1")).status.last_decision
+        assert decision is not None
+        assert [one.filter for one in decision.rejections] == ["node_definitions"]
+        await room.put(given.changed(lacks, {"status": {"cml": {"node_definitions": ("asav", "iosv")}}}))
+        assert (await room.reaches("s1", _P.SCHEDULED)).status.worker_name == "w1"

@@ -310,7 +310,13 @@ def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
             "worker_bootup_delay_minutes": 13,
             "lablet_instantiation_delay_minutes": 14,
         },
-        monitoring={"enabled": False, "metrics_poll_interval_seconds": 15},
+        monitoring={
+            "enabled": False,
+            "metrics_poll_interval_seconds": 15,
+            "cpu_alert_percent": 75,
+            "memory_alert_percent": 76,
+            "disk_alert_percent": 77.5,
+        },
         idle={"check_interval_seconds": 16, "threshold_minutes": 17},
         scaling={
             "min_workers": 18,

@@ -14,6 +14,7 @@ from harness.workers import beside
 from lcm.control.plane.protocol import ObserveResources, Ref
 from lcm.controllers.session.progress import collected_uri, prepared_uri, title_of
 from lcm.model.base.clock import Clock
+from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.topology.lab import parse_lab
 from lcm.providers.protocols.labhost import LabSummary
@@ -62,6 +63,28 @@ def test_lesson_8_the_end_of_a_slot_is_observed_and_saved_before_anything_is_rem
         data = await world.artifacts.get(collected_uri(session), digest=saved.digest)
         assert node.spec.label.encode() in data
         assert await world.otto.download(S1, "lab.yaml") == data
+
+    run(life)
+
+
+def test_what_a_lab_uses_is_learned_apart_while_it_boots_and_once_it_runs() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        await world.given_session(worker)
+        async with world.attended():
+            session = await world.comes_to(_P.COMPLETED)
+        seen, boot = session.status.observed_resources, session.status.boot_use
+        assert seen is not None
+        assert seen.used is not None
+        assert boot is not None
+        assert 0 < seen.used.cpu_cores < boot.cpu_cores <= seen.total_cpu_cores, "a node that boots works hard"
+        assert 0 < seen.used.memory_mb < seen.total_memory_mb
+        definition = await world.otto.get(Ref(LabletDefinition, session.spec.definition))
+        assert definition is not None
+        assert definition.status.used_cpu_cores is not None
+        assert definition.status.boot_cpu_cores is not None
+        assert definition.status.used_cpu_cores.latest == seen.used.cpu_cores
+        assert definition.status.boot_cpu_cores.latest == boot.cpu_cores
 
     run(life)
 

@@ -37,7 +37,7 @@ from lcm.model.telemetry.learning import (
     with_review,
     with_sample,
 )
-from lcm.model.telemetry.observation import NodeObservation, NodeStats, drift
+from lcm.model.telemetry.observation import LabUse, NodeObservation, NodeStats, drift
 from lcm.model.topology.ports import keep_observable
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
@@ -241,6 +241,74 @@ def test_a_review_says_what_differs_and_by_how_much() -> None:
         lab(), samples(*(sample(number, cpu_cores=6.0) for number in range(3))), ReviewPolicy()
     ).status
     assert told.review_reason == "cpu_cores: 95 % of 3 sessions had at most 6, declared are 4 (+50%)"
+
+
+def used(
+    number: int, *, cores: float = 0.3, boot: float = 1.0, memory: float = 7_000, **more: object
+) -> ObservedSample:
+    """Return a session whose nodes had what was declared, and used some of it."""
+    use = {"used_cpu_cores": cores, "boot_cpu_cores": boot, "used_memory_mb": memory, "boot_memory_mb": memory / 2}
+    return sample(number, **use | more)
+
+
+def review_of(*taught: ObservedSample, definition: LabletDefinition | None = None) -> str:
+    return with_learned_status(definition or lab(), samples(*taught), ReviewPolicy()).status.review_reason
+
+
+def test_what_is_declared_and_never_used_wants_a_person() -> None:
+    told = review_of(*(used(number) for number in range(3)))
+    assert told == (
+        "cpu_cores: 95 % of 3 sessions used at most 0.3, and 1 while booting, declared are 4 (-75%): "
+        "more is declared than is used"
+    )
+    assert review_of(*(used(number, boot=3.5) for number in range(3))) == "", "it is needed while they boot"
+    assert review_of(*(used(number) for number in range(2))) == "", "two are too few"
+    assert review_of(*(used(number, boot_cpu_cores=None) for number in range(3))) == "", "the boot is not known"
+
+
+def test_more_use_than_is_declared_wants_a_person() -> None:
+    small = lab(gigabytes=4)
+    had = {"memory_mb": 4_096, "boot": 3.5}
+    told = review_of(*(used(number, memory=6_000, **had) for number in range(3)), definition=small)
+    assert told.startswith("memory_mb: 95 % of 3 sessions used at most 6000, and 3000 while booting, declared are 4096")
+    assert told.endswith("(+46%): too little is declared")
+
+
+def test_what_was_declared_by_what_is_used_is_no_longer_held_against_what_was_given() -> None:
+    given_more = [used(number, boot=2.9, memory=5_900) for number in range(3)]
+    assert review_of(*given_more, definition=lab(cores=3, gigabytes=6)) == ""
+    assert "had at most 4, declared are 3 (+33%)" in review_of(
+        *(sample(number) for number in range(3)), definition=lab(cores=3)
+    )
+
+
+def test_a_report_shows_use_beside_what_was_given() -> None:
+    three = samples(*(used(number, cores=0.1 * number) for number in range(3)))
+    cpu, memory, storage = compare_measures(with_learned_status(lab(), three, ReviewPolicy()))
+    assert cpu.used is not None
+    assert cpu.boot_used is not None
+    assert (cpu.used.p95, cpu.used.p50, cpu.boot_used.p95) == (0.2, 0.1, 1.0)
+    assert cpu.use_difference == -0.75
+    assert memory.use_difference == (7_000 - 8_192) / 8_192
+    assert (storage.used, storage.boot_used, storage.use_difference) == (None, None, None)
+
+
+def test_use_is_counted_of_what_nodes_were_given_and_of_those_that_have_booted() -> None:
+    stats = {
+        "id-R1": NodeStats(cpu_usage=25.0, ram_usage=50.0, cpus=2.0, ram_mb=3_072),
+        "id-R2": NodeStats(cpu_usage=130.0, ram_usage=10.0, cpus=1.0, ram_mb=512),
+        "id-R3": NodeStats(cpu_usage=90.0, ram_usage=90.0, cpus=4.0, ram_mb=4_096),
+        "id-SW": NodeStats(),
+    }
+    nodes = [node("R1", cpus=2.0), node("R2"), node("R3", state="STARTED"), node("SW"), node("LINK")]
+    found = build_observation(nodes, {}, at=NOW, observer="manual", stats=stats)
+    assert found.used == LabUse(cpu_cores=1.5, memory_mb=1_587.2)
+    assert build_observation(nodes, {}, at=NOW, observer="manual").used is None
+    assert build_observation([node("SW")], {}, at=NOW, observer="manual", stats=stats).used is None
+    session = given.session(boot_use=LabUse(cpu_cores=3.0, memory_mb=900.0))
+    made = build_sample(session, found, None)
+    assert (made.used_cpu_cores, made.used_memory_mb) == (1.5, 1_587.2)
+    assert (made.boot_cpu_cores, made.boot_memory_mb) == (3.0, 900.0)
 
 
 def test_when_to_look_is_a_setting() -> None:

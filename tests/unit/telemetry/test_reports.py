@@ -14,14 +14,17 @@ from lcm.control.objects.records import change_ops, find_record
 from lcm.control.plane.bodies import CmlMetrics, Ec2Metrics, MetricsReport, metrics_report_of, telemetry_of
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.control.telemetry.alert_records import Alerts
-from lcm.control.telemetry.reports import CLEAR_AFTER, CLEAR_PERCENT, THRESHOLD_PERCENT, check_limits
+from lcm.control.telemetry.reports import CLEAR_AFTER, check_limits
 from lcm.model.base.errors import Gone, Invalid
 from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.settings import MonitoringSettings
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.telemetry.measurement import UsageThresholds
 
 BY = service(WORKER_CONTROLLER)
 W1 = Ref(LabWorker, "w1")
 MINUTE = timedelta(minutes=1)
+THRESHOLD_PERCENT, CLEAR_PERCENT = 90.0, 80.0
 EPOCH = given.moment("00:00", day=-1)
 
 
@@ -271,7 +274,8 @@ async def test_measurements_their_history_and_alerts_go_with_their_worker() -> N
 
 def test_a_report_over_the_wire_is_the_one_that_was_made() -> None:
     moments = dict.fromkeys(("ec2_at", "cloudwatch_at", "cml_at", "activity_at", "last_activity_at"), NOW)
-    percents = {f"{name}_utilization": 5.0 for name in ("cpu", "memory", "storage")}
+    figures = ("cpu", "memory", "storage")
+    percents = {f"{source}{name}_utilization": 5.0 for name in figures for source in ("", "cml_", "cloudwatch_")}
     counts = dict.fromkeys(
         ("network_in_bytes", "network_out_bytes", "uptime_seconds", "running_nodes", "active_labs_count"), 3
     )
@@ -280,8 +284,36 @@ def test_a_report_over_the_wire_is_the_one_that_was_made() -> None:
     assert telemetry_of(metrics_report_of(whole)) == whole
 
 
-def test_the_cpu_that_cml_saw_counts_where_cloudwatch_saw_none() -> None:
-    of_cml = MetricsReport(collected_at=NOW, cml=CmlMetrics(cpu_utilization=7.0))
-    assert telemetry_of(of_cml).cpu_utilization == 7.0
-    both = msgspec.structs.replace(of_cml, ec2=Ec2Metrics(cpu_utilization=0.0))
-    assert telemetry_of(both).cpu_utilization == 0.0
+def test_what_cloudwatch_and_cml_saw_is_kept_apart_and_the_common_figure_is_cmls_if_it_answered() -> None:
+    of_cloud = MetricsReport(collected_at=NOW, ec2=Ec2Metrics(cpu_utilization=7.0, memory_utilization=60.0))
+    alone = telemetry_of(of_cloud)
+    assert (alone.cpu_utilization, alone.memory_utilization, alone.cml_at) == (7.0, 60.0, None)
+    both = telemetry_of(msgspec.structs.replace(of_cloud, cml=CmlMetrics(cpu_utilization=0.0, memory_utilization=50.0)))
+    assert (both.cpu_utilization, both.cml_cpu_utilization, both.cloudwatch_cpu_utilization) == (0.0, 0.0, 7.0)
+    assert (both.memory_utilization, both.cml_memory_utilization) == (50.0, 50.0)
+    assert both.cloudwatch_memory_utilization == 60.0
+
+
+async def test_while_cml_is_silent_cloudwatchs_figures_count_and_raise_alerts() -> None:
+    site = await Site().open()
+    await site.report(NOW, cml_at=NOW, cml_cpu_utilization=20.0, cml_memory_utilization=30.0)
+    at = NOW + MINUTE
+    fields = {"cloudwatch_cpu_utilization": 99.0, "cloudwatch_memory_utilization": 97.0}
+    found = await site.report(at, cloudwatch_at=at, **fields)
+    assert (found.cpu_utilization, found.memory_utilization) == (99.0, 97.0)
+    assert (found.cml_cpu_utilization, found.cml_memory_utilization, found.cml_at) == (20.0, 30.0, NOW)
+    assert await site.alerts() == ["HighCpu", "HighMemory"]
+    quiet = await site.report(at + MINUTE, ec2_at=at)
+    assert (quiet.cpu_utilization, quiet.cloudwatch_memory_utilization) == (99.0, 97.0)
+
+
+async def test_what_is_too_high_is_a_setting() -> None:
+    site = await Site().open()
+    site.stage.core.thresholds = UsageThresholds(cpu=70.0)
+    await site.report(NOW, cml_at=NOW, cpu_utilization=75.0, memory_utilization=75.0)
+    assert [one.message for one in await site.stage[ROOT].alerts()] == ["CPU at 75.0 %; the limit is 70 %"]
+    await site.stage.put(given.settings(monitoring=MonitoringSettings(cpu_alert_percent=99, memory_alert_percent=60.5)))
+    for number in range(1, 8):
+        at = NOW + number * MINUTE
+        await site.report(at, cml_at=at, cpu_utilization=75.0, memory_utilization=75.0)
+    assert [one.message for one in await site.stage[ROOT].alerts()] == ["memory at 75.0 %; the limit is 60.5 %"]

@@ -8,14 +8,17 @@ import pytest
 from harness import given
 from harness.api_world import opened
 from harness.plane_world import NOW, World, either, on
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Forbidden, Invalid, Refused, Unreachable
 from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Topology
+from lcm.model.kinds.worker import CmlFacts
 from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import NodeObservation
 from lcm.model.topology.lab import parse_lab, rewrite
+from lcm.model.topology.node_definitions import NodeSize
 from lcm.providers.protocols.artifacts import digest_of
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.sim.time.loop import VirtualClock, run
@@ -137,7 +140,22 @@ async def test_a_definition_is_completed_by_its_topology(world: World) -> None:
         made = await world.person("anna").create(definition(uri, name=f"two:1.{number}", version=f"1.{number}"))
         assert (made.spec.resource_requirements, made.spec.node_count) == (NEEDS, 2)
         assert (set(made.spec.port_template or {}), made.spec.topology.digest) == (PORTS, digest_of(LAB))
-        assert made.spec.ami_requirements.node_definitions == ()
+        assert made.spec.ami_requirements.node_definitions == ("iosv",)
+
+
+@kept
+async def test_a_node_that_cml_does_not_ship_is_sized_by_what_the_workers_cml_says_of_it(world: World) -> None:
+    for name, size in (("w1", NodeSize(cpus=4, ram_mb=1024)), ("w2", NodeSize(cpus=2, ram_mb=2048))):
+        facts = CmlFacts(node_definitions=("iosv", "my-own"), node_sizes={"my-own": size})
+        worker = given.changed(given.worker(name=name, uid=f"uid-{name}"), {"status": {"cml": facts}})
+        await world.store.commit(*creation_ops(worker))
+    told = await world.root.upload_topology(STRANGE)
+    assert (told.needs, told.faults) == (ResourceRequirements(cpu_cores=6, memory_gb=3), ())
+    made = await world.root.create(definition("s3://labs/strange.yaml"))
+    assert made.spec.resource_requirements == told.needs
+    assert made.spec.ami_requirements.node_definitions == ("iosv", "my-own")
+    again = await world.root.apply([msgspec.to_builtins(definition("s3://labs/strange.yaml"))])
+    assert [one.outcome for one in again] == ["unchanged"]
 
 
 @kept

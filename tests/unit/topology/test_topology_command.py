@@ -6,6 +6,7 @@ import pytest
 
 from harness.documents import FILES, lab, node
 from lcm.cli.documents import topologies
+from lcm.model.topology.node_definitions import shipped_nodes
 
 
 def test_the_projects_own_topologies_are_sound(capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,7 +14,7 @@ def test_the_projects_own_topologies_are_sound(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["file", "schema", "nodes", "needs", "ports", "verdict"]
     assert len(lines) == len(FILES) + 2
-    assert all(line.endswith("ok") for line in lines[1:-1])
+    assert all(line.endswith(("ok", "ok, but nobody can reach it: no node has a port tag")) for line in lines[1:-1])
     assert lines[-1] == f"{len(FILES)} files, 0 bad"
 
 
@@ -43,7 +44,30 @@ def test_without_a_folder_it_says_how_it_is_used(arguments: list[str], capsys: p
     assert "make topologies DIR=" in capsys.readouterr().out
 
 
-def test_needs_name_the_definitions_nobody_knows() -> None:
-    data = lab(node("serial:5041"), node(label="R2", number=1)).replace(b"iosv", b"mock-server", 1)
-    row = topologies.check_file("x.yaml", data)
-    assert row == ("x.yaml", "0.3.0", "2", "1 CPU 0.5 GB 0 GB disk + mock-server", "1", "ok")
+MOCK = lab(node("serial:5041"), node(label="R2", number=1)).replace(b"iosv", b"mock-server", 1)
+
+
+def test_needs_name_the_definitions_nobody_knows_and_the_file_is_refused_as_it_is_when_published() -> None:
+    row = topologies.check_file("x.yaml", MOCK, shipped_nodes())
+    assert row[:5] == ("x.yaml", "0.3.0", "2", "1 CPU 0.5 GB 0 GB disk + mock-server", "1")
+    assert "nodes[0].node_definition: the size of a 'mock-server' is not known; set cpus and ram" in row.verdict
+    assert "--node-size mock-server=CPUS/MEMORY" in row.verdict
+
+
+def test_sizes_that_are_given_or_set_make_a_lab_publishable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mock.yaml").write_bytes(MOCK)
+    assert topologies.main([str(tmp_path)]) == 1
+    assert topologies.main([str(tmp_path), "--node-size", "mock-server=2/4G/10G"]) == 0
+    assert "3 CPU 4.5 GB 10 GB disk  1      ok" in capsys.readouterr().out
+    assert topologies.main([str(tmp_path), "--node-size", "mock-server=2"]) == 2
+    assert "write NAME=CPUS/MEMORY" in capsys.readouterr().out
+    monkeypatch.setenv("NODE_SIZES", "mock-server=2/512M")
+    assert topologies.main([str(tmp_path)]) == 0
+
+
+def test_a_lab_that_nobody_could_reach_says_so() -> None:
+    row = topologies.check_file("x.yaml", lab(node()), shipped_nodes())
+    assert row.is_ok
+    assert row.verdict == "ok, but nobody can reach it: no node has a port tag"

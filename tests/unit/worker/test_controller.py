@@ -75,6 +75,17 @@ def test_a_worker_lives_its_whole_life() -> None:
     run(life, horizon=timedelta(days=2))
 
 
+def test_a_worker_knows_its_node_definitions_before_it_takes_a_session() -> None:
+    async def boot() -> None:
+        fleet = Fleet()
+        await fleet.create()
+        async with fleet.controlled():
+            worker = await fleet.reaches(WorkerPhase.READY)
+            assert "iosv" in (worker.status.cml.node_definitions or ())
+
+    run(boot, horizon=timedelta(days=2))
+
+
 def test_an_idle_worker_is_warned_of_snoozed_and_paused() -> None:
     async def idle() -> None:
         fleet = Fleet()

@@ -25,8 +25,10 @@ from lcm.model.base.resource import Metadata, Truth
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.topology.node_definitions import NodeSize, shipped_nodes
 from lcm.providers.protocols.compute import MachineMetrics
 from lcm.providers.protocols.labhost import NodeFacts, Stats
+from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.loop import run
 from lcm.store.base import Fence, Put
@@ -124,7 +126,7 @@ async def test_an_imported_machine_without_our_tag_is_looked_up_by_itself(world:
 @in_virtual_time
 async def test_measurements_carry_the_age_of_each_source(world: Watched) -> None:
     await world.add("w1")
-    load = MachineMetrics(cpu_percent=7.0, network_in_bytes=10, network_out_bytes=20)
+    load = MachineMetrics(cpu_percent=7.0, memory_percent=61.0, network_in_bytes=10, network_out_bytes=20)
     world.cloud.account.measure(HERE, await world.machine(), load)
     async with world.monitoring():
         await minutes(2)
@@ -135,8 +137,13 @@ async def test_measurements_carry_the_age_of_each_source(world: Watched) -> None
         for at in (found.ec2_at, found.cloudwatch_at, found.cml_at, found.activity_at)
     )
     assert (found.network_in_bytes, found.network_out_bytes, found.running_nodes) == (10, 20, 0)
-    assert found.cpu_utilization is not None
-    assert found.memory_utilization is not None
+    assert (found.cloudwatch_cpu_utilization, found.cloudwatch_memory_utilization) == (7.0, 61.0)
+    assert found.cml_cpu_utilization is not None
+    assert found.cml_memory_utilization is not None
+    assert (found.cpu_utilization, found.memory_utilization) == (
+        found.cml_cpu_utilization,
+        found.cml_memory_utilization,
+    )
     assert found.uptime_seconds is not None
     assert (found.active_labs_count, found.hosted_lab_ids) == (0, ())
 
@@ -535,3 +542,20 @@ async def test_a_worker_that_goes_is_let_go_of(world: Watched) -> None:
         await minutes(3)
     assert not world.hosts.asked
     assert await world.plane.telemetry(Ref(LabWorker, "w1")) is not None
+
+
+@in_virtual_time
+async def test_the_node_definitions_of_a_cml_are_kept_and_read_again_now_and_then(world: Watched) -> None:
+    await world.add("w1")
+    labs = (await world.cml()).labs
+    async with world.monitoring():
+        await minutes(2)
+        known = (await world.worker()).status.cml
+        assert known.node_definitions == tuple(sorted(shipped_nodes()))
+        assert known.node_sizes == {}
+        labs.kinds["gitlab"] = custom_kind("gitlab")
+        del labs.kinds["asav"]
+        await minutes(11)
+    after = await world.worker()
+    assert set(after.status.cml.node_definitions or ()) == shipped_nodes().keys() - {"asav"} | {"gitlab"}
+    assert after.status.cml.node_sizes == {"gitlab": NodeSize(cpus=1, ram_mb=1024, boot_disk_gb=16)}

@@ -83,18 +83,19 @@ def needs_from_observations(definition: LabletDefinition, by: Statistic) -> Reso
     )
 
 
-def measure_row(declared: float | None, measure: Measure, seen: float | None) -> tuple[str, str, str, str]:
+def measure_row(declared: float | None, measure: Measure, seen: float | None) -> tuple[str, ...]:
     """Return a table row: measure, declared, observed, and the difference."""
     difference = f"{(seen - declared) / declared:+.0%}" if declared and seen is not None else UNKNOWN
     return _MEASURE_NAMES[measure], format_measure(measure, declared), format_measure(measure, seen), difference
 
 
-def session_rows(seen: ResourceObservation, definition: LabletDefinition | None) -> Iterator[tuple[str, str, str, str]]:
-    """Yield rows that compare what was observed of a session with what its definition declares."""
+def session_rows(seen: ResourceObservation, definition: LabletDefinition | None) -> Iterator[tuple[str, ...]]:
+    """Yield rows: what a definition declares, what its session's nodes were given, the difference, what they use."""
     declared = {one.measure: one.declared for one in compare_measures(definition)} if definition else {}
     figures = (seen.total_cpu_cores, seen.total_memory_mb, seen.total_storage_mb)
-    for measure, figure in zip(MEASURES, figures, strict=True):
-        yield measure_row(declared.get(measure), measure, figure)
+    used = (seen.used.cpu_cores, seen.used.memory_mb, None) if seen.used else (None, None, None)
+    for measure, figure, use in zip(MEASURES, figures, used, strict=True):
+        yield (*measure_row(declared.get(measure), measure, figure), format_measure(measure, use))
     nodes = definition.spec.node_count if definition else None
     more = seen.actual_node_count - nodes if nodes is not None else None
     yield (
@@ -102,6 +103,7 @@ def session_rows(seen: ResourceObservation, definition: LabletDefinition | None)
         UNKNOWN if nodes is None else str(nodes),
         str(seen.actual_node_count),
         UNKNOWN if more is None else f"{more:+d}",
+        UNKNOWN,
     )
 
 
@@ -136,11 +138,13 @@ def _measure_sentence(one: Learned) -> str:
     )
     declared = f", declared {format_measure(one.measure, one.declared)}" if one.declared else ", not declared"
     differs = f" ({one.difference:+.0%})" if one.difference is not None else ""
-    return f"{_MEASURE_NAMES[one.measure]} {figures} of {observed.count} sessions{declared}{differs}"
+    boot = f", {format_measure(one.measure, one.boot_used.p95)} while booting" if one.boot_used else ""
+    used = f"; used p95 {format_measure(one.measure, one.used.p95)}{boot}" if one.used else ""
+    return f"{_MEASURE_NAMES[one.measure]} {figures} of {observed.count} sessions{declared}{differs}{used}"
 
 
 _USAGE: Final = "write `lcm observe session NAME` or `lcm observe definition NAME`"
-_HEADINGS: Final = ("MEASURE", "DECLARED", "OBSERVED", "DIFFERENCE")
+_HEADINGS: Final = ("MEASURE", "DECLARED", "OBSERVED", "DIFFERENCE", "USED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +295,10 @@ def _print_report(report: ObservationReport, name: str, output: Output) -> None:
     for row in report.measures:
         seen = row.observed
         figures = [format_measure(row.measure, value) for value in ((seen.avg, seen.p50, seen.max) if seen else ())]
-        rows.append([*measure_row(row.declared, row.measure, seen.p95 if seen else None), *(figures or [UNKNOWN] * 3)])
-    headings = ("MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX")
+        used = [format_measure(row.measure, one.p95 if one else None) for one in (row.used, row.boot_used)]
+        given = measure_row(row.declared, row.measure, seen.p95 if seen else None)
+        rows.append([*given, *(figures or [UNKNOWN] * 3), *used])
+    headings = ("MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX", "USED-P95", "BOOT-P95")
     print_rows(headings, rows, SystemClock().now())
     reason = f"; needs review: {report.review_reason}" if report.needs_review else ""
     render.print_message(f"{report.observed_sessions} sessions of {name} were observed{reason}")

@@ -18,6 +18,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, describe_drift
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
+from lcm.model.topology.node_definitions import shipped_nodes
 
 T = TypeVar("T")
 LabelledText = tuple[str, str]
@@ -35,6 +36,7 @@ _UNITS: Final = (
     ("labs", 1, "labs"),
 )
 """Each dimension of a capacity, what it is divided by, and its unit."""
+_SHOWN_NODES: Final = 12
 
 
 async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[LabelledText]:
@@ -94,6 +96,10 @@ def _machine_lines(worker: LabWorker) -> Iterator[LabelledText]:
     health = {True: "healthy", False: "not healthy", None: ""}[cml.healthy]
     up = f"up {render.format_span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
     yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence, health, up]))
+    if cml.node_definitions is not None:
+        own = [name for name in cml.node_definitions if name not in shipped_nodes()]
+        beyond = f", its own among them: {render.join_some(own, _SHOWN_NODES)}" if own else ""
+        yield "Nodes", f"{len(cml.node_definitions)} node definitions{beyond}"
     if room := worker.status.capacity:
         yield "Capacity", _usage_text(room)
     if used := worker.status.usage:
@@ -139,13 +145,16 @@ def _telemetry_lines(found: WorkerTelemetry | None, now: datetime) -> Iterator[s
     """Yield figures by their source, each with the age of its newest answer."""
     if found is None:
         return
-    cpu = [_percent("CPU", found.cpu_utilization)]
-    net = [_bytes("in", found.network_in_bytes), _bytes("out", found.network_out_bytes)]
-    disk = [_percent("memory", found.memory_utilization), _percent("disk", found.storage_utilization)]
+    by_cml = (found.cml_cpu_utilization, found.cml_memory_utilization, found.cml_storage_utilization)
     labs = [_count("lab", found.active_labs_count), _count("running node", found.running_nodes)]
-    by_cml, by_cloud = ([*cpu, *disk, *labs], net) if found.cml_at else ([*disk, *labs], [*cpu, *net])
-    yield from _source_line("CML", by_cml, found.cml_at or found.collected_at, now)
-    yield from _source_line("CloudWatch", by_cloud, found.cloudwatch_at, now)
+    yield from _source_line("CML", [*_percents(by_cml), *labs], found.cml_at or found.collected_at, now)
+    by_cloud = (
+        found.cloudwatch_cpu_utilization,
+        found.cloudwatch_memory_utilization,
+        found.cloudwatch_storage_utilization,
+    )
+    net = [_bytes("in", found.network_in_bytes), _bytes("out", found.network_out_bytes)]
+    yield from _source_line("CloudWatch", [*_percents(by_cloud), *net], found.cloudwatch_at, now)
     if found.last_activity_at:
         yield from _source_line(
             "CML", [f"last activity {render.format_age(found.last_activity_at, now)} ago"], found.activity_at, now
@@ -164,8 +173,9 @@ def _age_text(at: datetime, now: datetime) -> str:
     return f"{render.format_age(at, now)} ago" + (", out of date" if now - at > STALE_AFTER else "")
 
 
-def _percent(name: str, value: float | None) -> str:
-    return "" if value is None else f"{name} {value:.0f}%"
+def _percents(values: Iterable[float | None]) -> list[str]:
+    named = zip(("CPU", "memory", "disk"), values, strict=True)
+    return [f"{name} {value:.0f}%" for name, value in named if value is not None]
 
 
 def _bytes(way: str, count: int | None) -> str:

@@ -23,7 +23,7 @@ from lcm.model.base.errors import Fault, Invalid, NoRoom, TooLarge
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.topology.lab import ParsedLab, compute_needs
 from lcm.model.topology.lab_text import MAX_BYTES
-from lcm.model.topology.node_definitions import shipped_nodes
+from lcm.model.topology.node_definitions import shipped_nodes, sizes_of
 from lcm.providers.protocols.artifacts import digest_of
 
 _FROM_NOW: Final = re.compile(r"\+([0-9]{1,6})([smhd])")
@@ -186,6 +186,7 @@ async def _apply(plane: Plane, what: PreparedDocuments, *, dry_run: bool) -> Seq
     if not what.labs and not what.wrong:
         return await plane.apply(what.values, dry_run=dry_run)
     rehearsal = await _dry_run(plane, what)
+    await _check_sizes(plane, what, rehearsal)
     if dry_run:
         return rehearsal
     for place, lab in what.labs.items():
@@ -196,6 +197,25 @@ async def _apply(plane: Plane, what: PreparedDocuments, *, dry_run: bool) -> Seq
                 raise Invalid(*faults_in_file(lab.file, error.faults)) from error
             what.sources[place] = _with_address(what.sources[place], stored.uri, stored.digest)
     return await plane.apply(what.values)
+
+
+async def _check_sizes(plane: Plane, what: PreparedDocuments, rehearsal: Sequence[Applied]) -> None:
+    """Raise Invalid, with lines, for nodes of new definitions whose size neither the lab nor the API knows."""
+    new = [
+        lab
+        for place, lab in what.labs.items()
+        if rehearsal[place].outcome == "created"
+        and _member(what.values[place], "spec").get("resource_requirements") is None
+        and not shipped_nodes().keys() >= set(lab.lab.node_definitions)
+    ]
+    sizes, faults = sizes_of(await plane.node_definitions()) if new else {}, list[Fault]()
+    for lab in new:
+        try:
+            compute_needs(lab.lab, sizes)
+        except Invalid as error:
+            faults += faults_in_file(lab.file, error.faults)
+    if faults:
+        raise Invalid(*faults)
 
 
 def faults_in_file(file: str, faults: Sequence[Fault]) -> Iterator[Fault]:
@@ -273,8 +293,6 @@ def _read_lab(source: DocumentSource, path: str, given: Mapping[str, bytes]) -> 
     data = given[path] if path in given else _read_lab_bytes(source, file)
     try:
         lab = check_lab_file(data)
-        if _member(source.value, "spec").get("resource_requirements") is None:
-            compute_needs(lab, shipped_nodes())
     except Invalid as error:
         raise Invalid(*faults_in_file(file, error.faults)) from error
     except TooLarge as error:

@@ -304,9 +304,10 @@ class Admission:
 
     async def _complete_definition(self, resource: R) -> R:
         """Fill in what a definition leaves to its topology, where files can be read."""
-        if self.library.artifacts is None or not isinstance(resource, LabletDefinition):
+        library = self.library
+        if library.artifacts is None or not isinstance(resource, LabletDefinition):
             return resource
-        made = await complete_definition(self.library.artifacts, resource)
+        made = await complete_definition(library.artifacts, self.writer.store, resource, library.node_sizes)
         assert isinstance(made, type(resource))
         return made
 

@@ -121,6 +121,9 @@ def _keep_derived(old: LabletDefinitionSpec, new: LabletDefinitionSpec) -> Lable
         for name in ("resource_requirements", "node_count", "port_template")
         if getattr(new, name) is None
     }
+    if not new.ami_requirements.node_definitions:
+        kept = old.ami_requirements.node_definitions
+        changes["ami_requirements"] = msgspec.structs.replace(new.ami_requirements, node_definitions=kept)
     if new.topology.uri == old.topology.uri and not new.topology.digest:
         changes["topology"] = old.topology
     return msgspec.structs.replace(new, **changes)

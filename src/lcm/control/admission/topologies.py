@@ -5,18 +5,22 @@ that could not be rewritten with the ports of a session is refused, with the lin
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from lcm.control.objects.records import read_entry
 from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
-from lcm.model.kinds.worker import LabType
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.worker import LabType, LabWorker
 from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
 from lcm.model.topology.lab_text import MAX_BYTES
-from lcm.model.topology.node_definitions import shipped_nodes
+from lcm.model.topology.node_definitions import KnownNode, NodeSize, list_known_nodes, sizes_of
 from lcm.model.topology.ports import OPEN_PORTS
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
+from lcm.store.base import Store, scan_all
 
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
@@ -24,16 +28,32 @@ _CML_TYPES: Final = frozenset({LabType.CML, LabType.HYBRID})
 """Lab types whose topology is a CML lab file."""
 _INLINE_BYTES: Final = 100_000
 _SHOWN_PORTS: Final = 5
+NO_PORTS: Final = Fault(
+    "nodes",
+    "none has a port tag, so nobody can reach the lab",
+    "tag nodes with ports, such as serial:5041, vnc:5901 or pat:tcp:5022:22",
+)
+"""What the author of a lab without ports should know. The lab can be used nevertheless."""
 
 
-async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
+async def read_node_definitions(store: Store, declared: Mapping[str, NodeSize]) -> Sequence[KnownNode]:
+    """Read what is known of node definitions, by their ids: declared sizes, what workers reported, what CML ships."""
+    page = await scan_all(store, KINDS[LabWorker.__name__].prefix)
+    facts = [read_entry(entry, LabWorker).status.cml for entry in page.entries]
+    reports = [(one.node_definitions, one.node_sizes) for one in facts if one.node_definitions is not None]
+    return list_known_nodes(reports, declared)
+
+
+async def upload_topology(
+    artifacts: Artifacts, store: Store, data: bytes, declared: Mapping[str, NodeSize]
+) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
     lab = await _check_in_thread(data)
-    needed, faults = None, tuple[TopologyFault, ...]()
+    needed, faults = None, [] if lab.port_template else [NO_PORTS]
     try:
-        needed = compute_needs(lab, shipped_nodes())
+        needed = compute_needs(lab, sizes_of(await read_node_definitions(store, declared)))
     except Invalid as error:
-        faults = tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in error.faults)
+        faults += error.faults
     stored = await artifacts.put(data)
     return TopologyReport(
         uri=stored.uri,
@@ -45,12 +65,14 @@ async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
         needs=needed,
         port_template=lab.port_template,
         node_definitions=lab.node_definitions,
-        faults=faults,
+        faults=tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in faults),
     )
 
 
-async def complete_definition(artifacts: Artifacts, definition: LabletDefinition) -> LabletDefinition:
-    """Fill in what a definition leaves out: digest, ports, nodes and needs. What it says stays as it is.
+async def complete_definition(
+    artifacts: Artifacts, store: Store, definition: LabletDefinition, declared: Mapping[str, NodeSize]
+) -> LabletDefinition:
+    """Fill in what a definition leaves out: digest, ports, nodes, needs, node definitions. What it says stays as it is.
 
     Raise Invalid when its file is missing, cannot be read or rewritten, or is not what the definition says.
     """
@@ -59,8 +81,10 @@ async def complete_definition(artifacts: Artifacts, definition: LabletDefinition
     data = await _fetch_topology(artifacts, definition.spec.topology)
     if definition.spec.topology.uri == f"artifact://{digest_of(data)}":
         await artifacts.put(data)  # it counts as stored now, so that no sweep removes it before this is committed
+    needs = definition.spec.resource_requirements
+    sizes = sizes_of(await read_node_definitions(store, declared)) if needs is None else {}
     try:
-        spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
+        spec = _derive_spec(definition.spec, await _check_in_thread(data), data, sizes)
     except Invalid as error:
         faults = [
             one if one.path.startswith("spec.") else Fault(f"spec.topology: {one.path}", one.problem, one.remedy)
@@ -87,14 +111,20 @@ async def _check_in_thread(data: bytes) -> ParsedLab:
     return check_lab_file(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(check_lab_file, data)
 
 
-def _derive_spec(spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes) -> LabletDefinitionSpec:
+def _derive_spec(
+    spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes, sizes: Mapping[str, NodeSize]
+) -> LabletDefinitionSpec:
     _check_ports(spec, lab)
+    asked = spec.ami_requirements
     return msgspec.structs.replace(
         spec,
         topology=msgspec.structs.replace(spec.topology, digest=spec.topology.digest or digest_of(data)),
-        resource_requirements=spec.resource_requirements or compute_needs(lab, shipped_nodes()),
+        resource_requirements=spec.resource_requirements or compute_needs(lab, sizes),
         node_count=lab.node_count if spec.node_count is None else spec.node_count,
         port_template=lab.port_template if spec.port_template is None else spec.port_template,
+        ami_requirements=msgspec.structs.replace(
+            asked, node_definitions=asked.node_definitions or lab.node_definitions
+        ),
     )
 
 

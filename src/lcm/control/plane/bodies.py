@@ -18,7 +18,9 @@ from lcm.model.kinds.session import Artifact, LabletSession
 from lcm.model.kinds.worker import WorkerTelemetry
 from lcm.model.money.billing import BillingInterval, CostTotal, sum_costs, sum_costs_by
 from lcm.model.telemetry.alert import Alert
+from lcm.model.telemetry.measurement import FIGURES, with_sources
 from lcm.model.telemetry.observation import ResourceObservation
+from lcm.model.topology.node_definitions import KnownNode
 
 _KindName = Annotated[
     str, Meta(max_length=64, examples=["LabWorker"], extra_json_schema={"enum": list(KINDS)}, description="its kind")
@@ -131,20 +133,22 @@ class Imported(Part):
 
 
 class Ec2Metrics(Part):
-    """Measurements of a machine by EC2 and CloudWatch, and when each of them last answered."""
+    """Measurements of a machine by EC2 and CloudWatch, and when each of them last answered.
+
+    CloudWatch has memory and disk if its agent runs on the machine.
+    """
 
     ec2_at: Moment | None = None
     cloudwatch_at: Moment | None = None
     cpu_utilization: Percent | None = None
+    memory_utilization: Percent | None = None
+    storage_utilization: Percent | None = None
     network_in_bytes: Count | None = None
     network_out_bytes: Count | None = None
 
 
 class CmlMetrics(Part):
-    """Measurements by CML of itself and of user activity, and when it last answered each.
-
-    CloudWatch's CPU value takes precedence.
-    """
+    """Measurements by CML of itself and of user activity, and when it last answered each."""
 
     cml_at: Moment | None = None
     activity_at: Moment | None = None
@@ -171,20 +175,23 @@ class MetricsReport(Part):
 
 def metrics_report_of(telemetry: WorkerTelemetry) -> MetricsReport:
     """Return measurements sorted by their source."""
-    flat = msgspec.structs.asdict(telemetry)
+    flat = msgspec.structs.asdict(with_sources(telemetry))
     return MetricsReport(
         collected_at=telemetry.collected_at,
-        ec2=Ec2Metrics(**{name: flat[name] for name in Ec2Metrics.__struct_fields__}),
-        cml=CmlMetrics(**{name: flat[name] for name in CmlMetrics.__struct_fields__ if name != "cpu_utilization"}),
+        ec2=Ec2Metrics(**{name: flat[_field_of("cloudwatch", name)] for name in Ec2Metrics.__struct_fields__}),
+        cml=CmlMetrics(**{name: flat[_field_of("cml", name)] for name in CmlMetrics.__struct_fields__}),
     )
 
 
 def telemetry_of(report: MetricsReport) -> WorkerTelemetry:
     """Return the measurements of a report: the reverse of `metrics_report_of`."""
-    cpu = report.ec2.cpu_utilization
-    flat = msgspec.structs.asdict(report.cml) | msgspec.structs.asdict(report.ec2)
-    flat["cpu_utilization"] = report.cml.cpu_utilization if cpu is None else cpu
-    return WorkerTelemetry(collected_at=report.collected_at, **flat)
+    by_cloud = {_field_of("cloudwatch", name): value for name, value in msgspec.structs.asdict(report.ec2).items()}
+    by_cml = {_field_of("cml", name): value for name, value in msgspec.structs.asdict(report.cml).items()}
+    return with_sources(WorkerTelemetry(collected_at=report.collected_at, **by_cloud, **by_cml))
+
+
+def _field_of(source: str, name: str) -> str:
+    return f"{source}_{name}" if name in FIGURES else name
 
 
 class Sample(Part):
@@ -202,6 +209,12 @@ class WorkerHistory(msgspec.Struct, frozen=True):
     """A worker's measurements minute by minute, oldest first."""
 
     items: tuple[Sample, ...]
+
+
+class NodeDefinitionList(msgspec.Struct, frozen=True):
+    """The node definitions that are known, by their ids."""
+
+    items: tuple[KnownNode, ...]
 
 
 class AlertList(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_con
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
 from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Extend, Listing, Plane, R, Ref, ref_of
-from lcm.control.telemetry import observations
+from lcm.control.telemetry import observations, reports
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
 from lcm.control.upkeep.store_health import ALERT_PERCENT, StoreHealth
@@ -53,6 +53,8 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import parse_document
 from lcm.model.telemetry.learning import ReviewPolicy
+from lcm.model.telemetry.measurement import UsageThresholds
+from lcm.model.topology.node_definitions import NodeSize
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, LEASES_PREFIX, CheckRevision, Fence, Lease, Op, Store, scan_all
@@ -92,6 +94,8 @@ class ControlPlane:
         chance: Callable[[], float] = fixed_chance,
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
+        node_sizes: Mapping[str, NodeSize] = {},
+        thresholds: UsageThresholds = reports.DEFAULT_THRESHOLDS,
         sinks: SinkSettings = NO_SINKS,
         store_alert_percent: int = ALERT_PERCENT,
         quota_bytes: int = DEFAULT_QUOTA_BYTES,
@@ -105,9 +109,10 @@ class ControlPlane:
         booked; the calendar of `promises` must run. Without it, no promises. `limits` bound what one owner may book.
         `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
-        use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
-        and which are always there. `store_alert_percent` says how full the store may be before that is an alert;
-        `quota_bytes` is what the lab files of one author may hold.
+        use of labs is to be reviewed, where the SystemSettings object says nothing. `node_sizes` are the sizes of nodes
+        that this installation declares. `thresholds` say what usage of workers is too high, likewise. `sinks` says
+        what sinks may reach, and which are always there. `store_alert_percent` says how full the store may be before
+        that is an alert; `quota_bytes` is what the lab files of one author may hold.
         """
         self.store = store
         self.clock = clock
@@ -118,7 +123,8 @@ class ControlPlane:
         self.record_ids = record_ids
         self.fleet = fleet
         self.judgement = judgement
-        self.library = LearningContext(artifacts, review, quota_bytes)
+        self.thresholds = thresholds
+        self.library = LearningContext(artifacts, review, node_sizes, quota_bytes)
         self._defaults = defaults
         self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
         """What is known about the store itself; somebody must run it."""

@@ -36,6 +36,7 @@ from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.model.telemetry.learning import ObservationReport
 from lcm.model.telemetry.observation import ResourceObservation
 from lcm.model.topology.lab import TopologyReport
+from lcm.model.topology.node_definitions import KnownNode
 from lcm.providers.protocols.artifacts import Artifacts
 
 if TYPE_CHECKING:
@@ -116,10 +117,16 @@ class LocalOperations(PlaneOperations):
             return await observing.record_observation(self._writer, ref, observation, request_id, review)
 
     async def upload_topology(self, data: bytes) -> TopologyReport:
-        artifacts, quota_bytes = self._artifacts, self._core.library.quota_bytes
+        artifacts, store, library = self._artifacts, self._core.store, self._core.library
         return await uploads.store_upload(
-            self._writer, data, lambda: topologies.upload_topology(artifacts, data), quota_bytes=quota_bytes
+            self._writer,
+            data,
+            lambda: topologies.upload_topology(artifacts, store, data, library.node_sizes),
+            quota_bytes=library.quota_bytes,
         )
+
+    async def node_definitions(self) -> Sequence[KnownNode]:
+        return await topologies.read_node_definitions(self._core.store, self._core.library.node_sizes)
 
     async def artifacts(self, ref: SessionRef) -> Sequence[Artifact]:
         return await session_files.list_files(self._writer, ref)
@@ -136,7 +143,7 @@ class LocalOperations(PlaneOperations):
         return await WorkerImport(self._writer, self._admission, found).run()
 
     async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
-        return await reports.record_telemetry(self._writer, ref, telemetry)
+        return await reports.record_telemetry(self._writer, ref, telemetry, self._core.thresholds)
 
     async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
         return await idleness.detect_idle(self._writer, ref, self._core.judgement, self._core.promises)

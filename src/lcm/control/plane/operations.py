@@ -27,6 +27,7 @@ from lcm.control.plane.bodies import (
     LabFile,
     MadeSessions,
     MetricsReport,
+    NodeDefinitionList,
     ObservationAnswer,
     Sample,
     ScheduleRequest,
@@ -51,6 +52,7 @@ from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.model.telemetry.learning import ObservationReport
 from lcm.model.telemetry.observation import ResourceObservation
 from lcm.model.topology.lab import TopologyReport
+from lcm.model.topology.node_definitions import KnownNode
 
 if TYPE_CHECKING:
     from lcm.control.plane.protocol import DefinitionRef, Ref, SessionRef, WorkerRef
@@ -337,6 +339,18 @@ class LabOperations(OperationGroup):
 
         May be repeated. Raise Refused, as `download` does, where no files are kept.
         """
+
+    @Operation(
+        GET,
+        "/api/node-definitions",
+        "listNodeDefinitions",
+        "List the node definitions that are known, their sizes, and how many workers have them",
+        may(Verb.WRITE, LabletDefinition),
+        answer=NodeDefinitionList,
+        answer_field="items",
+    )
+    async def node_definitions(self) -> Sequence[KnownNode]:
+        """List the node definitions that are known: declared in the settings, reported by workers, or shipped."""
 
     @Operation(
         GET,

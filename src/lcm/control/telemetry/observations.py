@@ -7,7 +7,7 @@ writes one of them anew.
 """
 
 from asyncio import Lock
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -48,6 +48,7 @@ from lcm.model.telemetry.learning import (
     with_sample,
 )
 from lcm.model.telemetry.observation import ResourceObservation, find_drift, trim_observation
+from lcm.model.topology.node_definitions import NodeSize
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import ABSENT, Delete, Op, Put, Store, scan_all
 
@@ -234,10 +235,11 @@ def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None
 
 @dataclass(slots=True)
 class LearningContext:
-    """What all callers share: the artifact store and its quota, the review criteria, and the lock for learning."""
+    """What all callers share: the artifact store and its quota, the review criteria, declared node sizes, a lock."""
 
     artifacts: Artifacts | None = None
     review: ReviewPolicy = DEFAULT_REVIEW
+    node_sizes: Mapping[str, NodeSize] = field(default_factory=dict)
     quota_bytes: int = DEFAULT_QUOTA_BYTES
     """How many bytes of lab files one author may store."""
     lock: Lock = field(default_factory=Lock)

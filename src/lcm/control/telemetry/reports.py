@@ -5,50 +5,47 @@ did not answer keeps its previous values, with their age; only new values are pl
 History is stored by minute, an hour to a key, outside the objects: nobody watches it, and no object grows by it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from lcm.control.delivery.events import labs_event, metrics_event
-from lcm.control.objects.records import CODEC, alerts_key, encode_checked, history_prefix, telemetry_key
+from lcm.control.objects.records import (
+    CODEC,
+    alerts_key,
+    encode_checked,
+    find_record,
+    history_prefix,
+    telemetry_key,
+)
 from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.bodies import Sample
-from lcm.control.plane.protocol import WorkerRef
+from lcm.control.plane.protocol import Ref, WorkerRef
 from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, make_alert, read_alerts
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Part
+from lcm.model.kinds.rules import SETTINGS_NAME
+from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.telemetry.alert import AlertFinding, Severity
+from lcm.model.telemetry.measurement import (
+    CPU,
+    DEFAULTS,
+    DISK,
+    FIELDS_BY_SOURCE,
+    FIGURES,
+    MEMORY,
+    UsageThresholds,
+    calm_percent,
+    with_figures,
+    with_sources,
+)
 from lcm.store.base import ABSENT, CheckRevision, Delete, Op, Put, Store, scan_all
 
-THRESHOLD_PERCENT: Final = 90.0
-CLEAR_PERCENT: Final = 80.0
-"""Below this an alert is cleared.
-
-Between the two limits, a raised alert stays raised and no new one is raised.
-"""
 CLEAR_AFTER: Final = timedelta(minutes=5)
-
-_FIELDS_BY_SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
-    "ec2_at": (),
-    "cloudwatch_at": ("network_in_bytes", "network_out_bytes"),
-    "cml_at": (
-        "memory_utilization",
-        "storage_utilization",
-        "uptime_seconds",
-        "running_nodes",
-        "active_labs_count",
-        "hosted_lab_ids",
-    ),
-    "activity_at": (),
-}
-_CPU_FIELD: Final = "cpu_utilization"
-_CPU_SOURCES: Final = ("cloudwatch_at", "cml_at")
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    field.name: field.default for field in msgspec.structs.fields(WorkerTelemetry) if not field.required
-}
+DEFAULT_THRESHOLDS: Final = UsageThresholds()
 
 
 class UsageLimit(NamedTuple):
@@ -60,43 +57,26 @@ class UsageLimit(NamedTuple):
 
 
 USAGE_LIMITS: Final = (
-    UsageLimit("HighCpu", _CPU_FIELD, "CPU"),
-    UsageLimit("HighMemory", "memory_utilization", "memory"),
-    UsageLimit("HighDisk", "storage_utilization", "disk"),
+    UsageLimit("HighCpu", CPU, "CPU"),
+    UsageLimit("HighMemory", MEMORY, "memory"),
+    UsageLimit("HighDisk", DISK, "disk"),
 )
-
-
-def with_source_times(report: WorkerTelemetry) -> WorkerTelemetry:
-    """Set the time of each source that reported values without a time to the time of the report.
-
-    Not for what people did: "no activity known" must not be mistaken for "known that there was no activity".
-    """
-    missing = {
-        source: report.collected_at
-        for source, fields in _FIELDS_BY_SOURCE.items()
-        if getattr(report, source) is None and any(getattr(report, name) != _DEFAULTS[name] for name in fields)
-    }
-    known = missing.keys() | {source for source in _CPU_SOURCES if getattr(report, source) is not None}
-    if report.cpu_utilization is not None and not known.intersection(_CPU_SOURCES):
-        missing["cloudwatch_at"] = report.collected_at
-    return msgspec.structs.replace(report, **missing)
 
 
 def only_newer(report: WorkerTelemetry, kept: WorkerTelemetry | None) -> WorkerTelemetry:
     """Blank the sources that did not answer, or of which newer values are known."""
-    silent = {source for source in _FIELDS_BY_SOURCE if not _is_newer(report, kept, source)}
-    blank = {name for source in silent for name in (source, *_FIELDS_BY_SOURCE[source])}
-    blank |= {_CPU_FIELD} if silent.issuperset(_CPU_SOURCES) else set()
-    return msgspec.structs.replace(report, **{name: _DEFAULTS[name] for name in blank})
+    silent = {source for source in FIELDS_BY_SOURCE if not _is_newer(report, kept, source)}
+    blank = {name: DEFAULTS[name] for source in silent for name in (source, *FIELDS_BY_SOURCE[source])}
+    return with_figures(msgspec.structs.replace(report, **blank))
 
 
 def merge_telemetry(fresh: WorkerTelemetry, kept: WorkerTelemetry | None) -> WorkerTelemetry:
     """Return what is known, with the new values put over it."""
     if kept is None:
         return fresh
-    silent = {source for source in _FIELDS_BY_SOURCE if getattr(fresh, source) is None}
-    old = {name for source in silent for name in (source, *_FIELDS_BY_SOURCE[source])}
-    old |= {_CPU_FIELD} if silent.issuperset(_CPU_SOURCES) else set()
+    silent = {source for source in FIELDS_BY_SOURCE if getattr(fresh, source) is None}
+    old = {name for source in silent for name in (source, *FIELDS_BY_SOURCE[source])}
+    old |= {name for name in FIGURES if fresh.cml_at is None and getattr(fresh, name) is None}
     both = [moment for moment in (fresh.last_activity_at, kept.last_activity_at) if moment is not None]
     changes: dict[str, Any] = {name: getattr(kept, name) for name in old}
     # A new report on activity may not reach as far back as the previous one.
@@ -122,7 +102,9 @@ def sample_of(fresh: WorkerTelemetry) -> Sample:
     )
 
 
-def check_limits(worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts) -> Alerts:
+def check_limits(
+    worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts, thresholds: UsageThresholds = DEFAULT_THRESHOLDS
+) -> Alerts:
     """Raise alerts for what is too high, and clear those that have been low for long enough.
 
     An oscillating value stays raised. A machine that is stopped has no load at all.
@@ -131,25 +113,27 @@ def check_limits(worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts) -> A
         if worker.status.phase is WorkerPhase.STOPPED:
             alerts = alerts.without(limit.alert)
             continue
-        value: float | None = getattr(fresh, limit.field)
-        if value is not None:
-            alerts = _check_limit(worker, fresh, alerts, limit, value)
+        if getattr(fresh, limit.field) is not None:
+            alerts = _check_limit(worker, fresh, alerts, limit, thresholds.of(limit.field))
     return alerts
 
 
-def _check_limit(worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts, limit: UsageLimit, value: float) -> Alerts:
+def _check_limit(
+    worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts, limit: UsageLimit, threshold: float
+) -> Alerts:
     standing, at = alerts.find(limit.alert), fresh.collected_at
+    value: float = getattr(fresh, limit.field)
     if standing is None:
-        if value < THRESHOLD_PERCENT:
+        if value < threshold:
             return alerts
         complaint = AlertFinding(
             alert=limit.alert,
             severity=Severity.WARNING,
             reason="AboveThreshold",
-            message=f"{limit.what} at {value:.1f} %; the limit is {THRESHOLD_PERCENT:.0f} %",
+            message=f"{limit.what} at {value:.1f} %; the limit is {threshold:g} %",
         )
         return alerts.with_alert(ActiveAlert(alert=make_alert(worker, complaint, at)))
-    if value >= CLEAR_PERCENT:
+    if value >= calm_percent(threshold):
         return alerts.with_alert(ActiveAlert(alert=standing.alert))
     calm_since = standing.calm_since or at
     if at - calm_since >= CLEAR_AFTER:
@@ -216,8 +200,13 @@ _MAX_REPORT_SKEW: Final = timedelta(minutes=5)
 _TIME_FIELDS: Final = ("collected_at", "ec2_at", "cloudwatch_at", "cml_at", "activity_at")
 
 
-async def record_telemetry(writer: Writer, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
-    """Store a worker's newest measurements and return the ones that are stored."""
+async def record_telemetry(
+    writer: Writer, ref: WorkerRef, telemetry: WorkerTelemetry, usual: UsageThresholds = DEFAULT_THRESHOLDS
+) -> WorkerTelemetry:
+    """Store a worker's newest measurements and return the ones that are stored.
+
+    `usual` says what is too high where the SystemSettings object says nothing.
+    """
     now = writer.clock.now()
     _reject_future_report(telemetry, now)
 
@@ -228,10 +217,12 @@ async def record_telemetry(writer: Writer, ref: WorkerRef, telemetry: WorkerTele
         kept = CODEC.decode(entry.value, WorkerTelemetry) if entry else None
         if kept and kept.collected_at >= telemetry.collected_at:
             return kept
-        fresh = only_newer(with_source_times(telemetry), kept)
+        fresh = only_newer(with_sources(telemetry), kept)
         newest = merge_telemetry(fresh, kept)
         alerts = await read_alerts(store, alerts_key(worker))
-        after = check_limits(worker, fresh, alerts.alerts)
+        system = await find_record(store, Ref(SystemSettings, SETTINGS_NAME))
+        thresholds = usual.with_settings(system.resource if system else None)
+        after = check_limits(worker, fresh, alerts.alerts, thresholds)
         ops = [
             Put(key, encode_checked(newest), at=entry.revision if entry else ABSENT),
             *await sample_ops(store, worker, sample_of(fresh)),

@@ -63,7 +63,7 @@ def observe_lab(
     observer: Observer,
 ) -> ResourceObservation:
     """Build an observation of a lab; without `stats`, what its nodes were given is known all the same."""
-    used = {ref: _node_stats(use) for ref, use in stats.nodes.items()} if stats else None
+    used = {ref: node_stats(use) for ref, use in stats.nodes.items()} if stats else None
     seen, ours = [_node_observation(node) for node in nodes], frozenset(allocated.values())
     return build_observation(seen, template, at=now, observer=observer, stats=used, allocated=ours)
 
@@ -74,11 +74,19 @@ def _node_observation(node: NodeFacts) -> NodeObservation:
     return NodeObservation(**asdict(node) | {"interfaces": links})
 
 
-def _node_stats(use: NodeUse) -> NodeStats:
+def node_stats(use: NodeUse) -> NodeStats:
+    """Return CML's statistics of a node as they are recorded."""
     # CML reports how long ago a node started, and how long ago it had booted.
     started, booted = use.seconds_in_state.get("STARTED", 0.0), use.seconds_in_state.get("BOOTED", 0.0)
     took = started - booted if 0 < booted <= started else None
-    return NodeStats(cpu_usage=use.cpu_usage, ram_usage=use.ram_usage, disk_usage=use.disk_usage, boot_seconds=took)
+    return NodeStats(
+        cpu_usage=use.cpu_usage,
+        ram_usage=use.ram_usage,
+        disk_usage=use.disk_usage,
+        boot_seconds=took,
+        cpus=use.cpus,
+        ram_mb=use.ram_mb,
+    )
 
 
 EFFECT_SECONDS: Final = 60.0

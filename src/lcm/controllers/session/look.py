@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref
 from lcm.controllers.runtime.lifecycle import Unknown, ask_host
+from lcm.controllers.session.effects import node_stats
 from lcm.controllers.session.progress import (
     LAB_RUNS,
     is_before_import,
@@ -35,6 +36,7 @@ from lcm.model.base.resource import Truth, has_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.telemetry.observation import sum_use
 from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, LabSummary
 
 _DOUBLINGS: Final = 10
@@ -216,11 +218,13 @@ class SessionLook:
             return {"converged": converged}
         elements = await ask_lab_host(host.elements(lab.lab_id))
         nodes = elements if isinstance(elements, Unknown) else elements.nodes
+        stats = await ask_lab_host(host.simulation_stats(lab.lab_id))
+        use = None if isinstance(stats, Unknown) else sum_use(node_stats(one) for one in stats.nodes.values())
         name, namespace = view.session.spec.definition, view.session.metadata.namespace
         usual = self.memory.usual_start(
             namespace, name, lambda: usual_start(self.cache.all(LabletSession), namespace, name)
         )
-        return {"converged": converged, "nodes": nodes, "usual": usual}
+        return {"converged": converged, "nodes": nodes, "use": use, "usual": usual}
 
 
 async def ask_lab_host(answer: Awaitable[T]) -> T | Unknown:

@@ -19,6 +19,7 @@ from lcm.model.base.resource import Condition, Truth, find_condition, with_condi
 from lcm.model.kinds.definition import PortTemplate
 from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.telemetry.observation import LabUse
 from lcm.providers.protocols.artifacts import temporary_address
 from lcm.providers.protocols.labhost import LabSummary
 
@@ -87,6 +88,14 @@ def boot_progress(view: SessionView) -> Progress | None:
             return None
     message = f"{booted} of {count} nodes have booted{_remaining_text(view)}"
     return Progress(step=StepName.CONVERGE, percent=percent, message=message, at=view.now)
+
+
+def is_leap_in_use(known: LabUse | None, now: LabUse | None) -> bool:
+    """Return whether a lab that boots uses so much more than is recorded that it is written at once."""
+    if known is None or now is None:
+        return now is not None
+    factor = 1 + LEAP_PERCENT / 100
+    return now.cpu_cores > known.cpu_cores * factor or now.memory_mb > known.memory_mb * factor
 
 
 def usual_start(sessions: Iterable[LabletSession], namespace: str, definition: str) -> timedelta | None:

@@ -17,6 +17,7 @@ from lcm.controllers.session.progress import (
     boot_progress,
     is_at,
     is_before_import,
+    is_leap_in_use,
 )
 from lcm.controllers.session.view import (
     CAN_RUN,
@@ -34,6 +35,7 @@ from lcm.controllers.session.view import (
 )
 from lcm.model.base.resource import Truth, shorten_text
 from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, LabletSessionStatus, SessionPhase, is_asap
+from lcm.model.telemetry.observation import larger_use
 from lcm.placement.claims import asap_length, is_too_late
 from lcm.placement.places import is_accepting
 from lcm.providers.protocols.labhost import LabSummary
@@ -121,8 +123,11 @@ def give_up(
 def _decide_converging(view: SessionView, lab: LabSummary) -> Decision:
     if view.converged is True:
         return _step_to_running(view, lab)
-    told = boot_progress(view)
-    return (update_status(view, progress=told) if told else None) or poll_patiently(view)
+    told, known = boot_progress(view), view.status.boot_use
+    use = larger_use(known, view.use)
+    if told is None and not is_leap_in_use(known, use):
+        return poll_patiently(view)
+    return update_status(view, progress=told or view.status.progress, boot_use=use) or poll_patiently(view)
 
 
 def _give_up_if_over(view: SessionView) -> Decision | None:

@@ -25,6 +25,7 @@ from lcm.model.base.resource import Condition, Truth, shorten_text, with_conditi
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.telemetry.observation import LabUse
 from lcm.providers.protocols.artifacts import StoredArtifact
 from lcm.providers.protocols.labhost import LabState, LabSummary
 
@@ -82,6 +83,8 @@ class SessionView(LifeView[LabletSession, LabletSessionStatus], frozen=True):
     converged: bool | Unknown = NOT_ASKED
     nodes: Mapping[str, str] | Unknown = NOT_ASKED
     """The states of its lab's nodes, by id."""
+    use: LabUse | None = None
+    """What its lab uses while it boots; None if not known."""
     ahead: int = 0
     """How many labs start on its worker before this one."""
     usual: timedelta | None = None

@@ -15,6 +15,7 @@ from lcm.model.base.resource import Condition, Truth, has_condition, with_condit
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, get_claim
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
+    MAX_NODE_DEFINITIONS,
     NOT_ADMITTED,
     CapacityUsage,
     CmlFacts,
@@ -27,8 +28,9 @@ from lcm.model.kinds.worker import (
     WorkerPhase,
     compute_usage,
 )
+from lcm.model.topology.node_definitions import NodeSize, sizes_unlike_shipped
 from lcm.providers.protocols.compute import Instance, StatusChecks
-from lcm.providers.protocols.labhost import Licence, Stats
+from lcm.providers.protocols.labhost import Licence, NodeDefinition, Stats
 
 _P = WorkerPhase
 _PHASES_WITHOUT_MACHINE: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.TERMINATED})
@@ -190,6 +192,19 @@ def licence_facts(known: CmlFacts, licence: Licence) -> CmlFacts:
     """Update the known facts with what CML says of its licence."""
     text = licence.authorization if licence.is_registered else licence.registration
     return msgspec.structs.replace(known, licensed=licence.is_registered, license_status=text)
+
+
+def definition_facts(known: CmlFacts, definitions: Sequence[NodeDefinition]) -> CmlFacts:
+    """Update the known facts with the node definitions that CML lists. More than can be kept are as good as unknown."""
+    if len(definitions) > MAX_NODE_DEFINITIONS:
+        return msgspec.structs.replace(known, node_definitions=None, node_sizes={})
+    sizes = {
+        one.definition_id: NodeSize(
+            cpus=one.cpus, ram_mb=one.ram_mb, boot_disk_gb=one.boot_disk_gb, data_volume_gb=one.data_volume_gb
+        )
+        for one in definitions
+    }
+    return msgspec.structs.replace(known, node_definitions=tuple(sorted(sizes)), node_sizes=sizes_unlike_shipped(sizes))
 
 
 def capacity_of(spec: LabWorkerSpec, stats: Stats, licence: Licence | None) -> Amount:

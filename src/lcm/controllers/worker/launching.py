@@ -14,6 +14,7 @@ from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_
 from lcm.controllers.worker.conditions import (
     api_url,
     capacity_of,
+    definition_facts,
     ec2_facts,
     licence_facts,
     with_checks,
@@ -262,6 +263,8 @@ def _wait_for_cml(view: WorkerView, instance: Instance) -> Decision:
     passed = view.checks.system == StatusCheckResult.OK and view.checks.instance == StatusCheckResult.OK
     if not passed or isinstance(view.stats, Unknown) or isinstance(view.licence, Unknown):
         return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
+    if not isinstance(view.definitions, Unknown):
+        cml = definition_facts(cml, view.definitions)
     return enter_phase(
         view,
         WorkerPhase.READY_UNLICENSED,

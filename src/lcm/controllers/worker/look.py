@@ -86,7 +86,10 @@ class WorkerLook:
             return seen
         stats = await ask_host(host.stats())
         is_silent = isinstance(stats, Unknown) and not stats.answered
-        return seen | {"stats": stats, "licence": stats if is_silent else await ask_host(host.licence())}
+        if is_silent:
+            return seen | {"stats": stats, "licence": stats}
+        definitions = await ask_host(host.node_definitions())
+        return seen | {"stats": stats, "licence": await ask_host(host.licence()), "definitions": definitions}
 
     async def _fetch_certificate(self, worker: LabWorker, rules: WorkerRules) -> str | Unknown:
         """Return the certificate to pin; Unknown also while the machine's console does not confirm it."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.conditions import ec2_facts, licence_facts, with_checks
+from lcm.controllers.worker.conditions import definition_facts, ec2_facts, licence_facts, with_checks
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import LcmError, Stuck, Unreachable
 from lcm.model.base.resource import Condition, Truth, find_condition, has_condition, shorten_text, with_condition
@@ -27,9 +27,19 @@ from lcm.model.kinds.worker import (
     WorkerPhase,
     WorkerTelemetry,
 )
+from lcm.model.telemetry.measurement import with_figures
 from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.compute import Instance, InstanceState, MachineMetrics, StatusCheckResult, StatusChecks
-from lcm.providers.protocols.labhost import Activity, HostHealth, Licence, NodeFacts, NotReady, Stats, System
+from lcm.providers.protocols.labhost import (
+    Activity,
+    HostHealth,
+    Licence,
+    NodeDefinition,
+    NodeFacts,
+    NotReady,
+    Stats,
+    System,
+)
 
 _OFF_STATES: Final = frozenset({"DEFINED_ON_CORE", "STOPPED"})
 """States of a node that does not run and is not about to."""
@@ -130,6 +140,7 @@ class HostView:
     activity: Sequence[Activity] | None = None
     licence: Licence | None = None
     system: System | None = None
+    definitions: Sequence[NodeDefinition] | None = None
     error: LcmError | None = None
 
 
@@ -153,15 +164,18 @@ def telemetry(
     if machine is None and stats is None:
         return None
     started_at = machine.launched_at if machine and machine.state is InstanceState.RUNNING else None
-    return WorkerTelemetry(
+    found = WorkerTelemetry(
         collected_at=now,
         ec2_at=cloud.at if cloud and machine else None,
         cloudwatch_at=metrics.measured_at,
         cml_at=host.at if host and stats else None,
         activity_at=host.at if host and host.activity is not None else None,
-        cpu_utilization=_clamp_percent(stats.cpu_percent if stats else metrics.cpu_percent),
-        memory_utilization=_percent_of(stats.memory_used_mb, stats.memory_total_mb) if stats else None,
-        storage_utilization=_percent_of(stats.disk_used_mb, stats.disk_total_mb) if stats else None,
+        cml_cpu_utilization=_clamp_percent(stats.cpu_percent) if stats else None,
+        cml_memory_utilization=_percent_of(stats.memory_used_mb, stats.memory_total_mb) if stats else None,
+        cml_storage_utilization=_percent_of(stats.disk_used_mb, stats.disk_total_mb) if stats else None,
+        cloudwatch_cpu_utilization=_clamp_percent(metrics.cpu_percent),
+        cloudwatch_memory_utilization=_clamp_percent(metrics.memory_percent),
+        cloudwatch_storage_utilization=_clamp_percent(metrics.disk_percent),
         network_in_bytes=metrics.network_in_bytes,
         network_out_bytes=metrics.network_out_bytes,
         uptime_seconds=max(0, int((now - started_at).total_seconds())) if started_at and stats else None,
@@ -170,6 +184,7 @@ def telemetry(
         hosted_lab_ids=tuple(sorted(nodes or ())[:_MAX_LABS]),
         last_activity_at=last_activity_at,
     )
+    return with_figures(found)
 
 
 def advance_watermark(
@@ -242,6 +257,8 @@ def _with_host_facts(status: LabWorkerStatus, host: HostView) -> CmlFacts:
         known = msgspec.structs.replace(known, healthy=host.health.healthy)
     if host.licence is not None and status.phase not in _LICENCE_CHANGING:
         known = licence_facts(known, host.licence)
+    if host.definitions is not None:
+        known = definition_facts(known, host.definitions)
     return known
 
 

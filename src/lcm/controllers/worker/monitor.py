@@ -24,19 +24,17 @@ from lcm.model.base.errors import Conflict, Gone, Later, LcmError, Refused, Stuc
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase, WorkerTelemetry
+from lcm.model.telemetry.measurement import CPU, DISK, MEMORY, UsageThresholds, calm_percent
 from lcm.providers.protocols.compute import Compute, InstanceState
 from lcm.providers.protocols.labhost import Hosts
 from lcm.settings.load import Settings
 from lcm.system.tasks import cancel_and_wait
 
-THRESHOLD: Final = 90.0
-HYSTERESIS: Final = 10.0
-"""How far below the threshold a value must fall before crossing it is logged again."""
 _log: Final = structlog.get_logger()
 _HIGH_MESSAGES: Final = {
-    "cpu": ("HIGH CPU", "cpu_utilization"),
-    "memory": ("HIGH MEMORY", "memory_utilization"),
-    "disk": ("HIGH DISK", "storage_utilization"),
+    "cpu": ("HIGH CPU", CPU),
+    "memory": ("HIGH MEMORY", MEMORY),
+    "disk": ("HIGH DISK", DISK),
 }
 
 
@@ -47,7 +45,7 @@ class MonitorLog:
         self._last_errors: dict[object, str] = {}
         self._high: set[tuple[WorkerRef, str]] = set()
 
-    def log_collected(self, ref: WorkerRef, found: WorkerTelemetry) -> None:
+    def log_collected(self, ref: WorkerRef, found: WorkerTelemetry, thresholds: UsageThresholds) -> None:
         """Log that a worker was measured, and which values have become too high."""
         first = self._last_errors.get(ref) != ""
         self._last_errors[ref] = ""
@@ -57,11 +55,12 @@ class MonitorLog:
         )
         for metric, (message, field) in _HIGH_MESSAGES.items():
             value: float | None = getattr(found, field)
-            if value is not None and value >= THRESHOLD and (ref, metric) not in self._high:
+            threshold = thresholds.of(field)
+            if value is not None and value >= threshold and (ref, metric) not in self._high:
                 self._high.add((ref, metric))
-                _log.warning(message, **_log_keys(ref), value=value, threshold=THRESHOLD)
-                _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
-            elif value is not None and value < THRESHOLD - HYSTERESIS:
+                _log.warning(message, **_log_keys(ref), value=value, threshold=threshold)
+                _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=threshold)
+            elif value is not None and value < calm_percent(threshold):
                 self._high.discard((ref, metric))
 
     def log_failed(self, ref: WorkerRef, error: LcmError) -> None:
@@ -285,7 +284,9 @@ class Monitor:
         if host is not None and host.error is not None:
             self._log.log_failed(ref, host.error)
         elif found is not None:
-            self._log.log_collected(ref, found)
+            at = self._settings()
+            limits = UsageThresholds(at.cpu_alert_percent, at.memory_alert_percent, at.disk_alert_percent)
+            self._log.log_collected(ref, found, limits)
         if self._session_labs is None:
             self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
         here = self._session_labs.get(worker.metadata.uid, SessionLabs())

@@ -54,6 +54,8 @@ class _HostPoll:
             await self._ask("system", host.system())
         if seldom or needs_licence_check(worker.status, self.view.health):
             await self._ask("licence", host.licence())
+        if seldom or known.node_definitions is None:
+            await self._ask("definitions", host.node_definitions())
 
     def record_error(self, error: LcmError) -> None:
         self.view = replace(self.view, error=self.view.error or error)

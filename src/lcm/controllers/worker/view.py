@@ -12,7 +12,7 @@ from lcm.controllers.runtime.lifecycle import NOT_ASKED, Failure, LifeDecision, 
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, LabWorkerStatus
 from lcm.providers.protocols.compute import Instance, Launch, StatusChecks
-from lcm.providers.protocols.labhost import Licence, Stats, System
+from lcm.providers.protocols.labhost import Licence, NodeDefinition, Stats, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
     system: System | Unknown = NOT_ASKED
     stats: Stats | Unknown = NOT_ASKED
     licence: Licence | Unknown = NOT_ASKED
+    definitions: Sequence[NodeDefinition] | Unknown = NOT_ASKED
+    """The node definitions of a CML that has booted. Nothing waits for them: the monitor asks again."""
     busy_labs: Sequence[str] | Unknown = NOT_ASKED
 
     @property

@@ -167,6 +167,8 @@ class Spread(Part):
 class LabletDefinitionStatus(Status):
     """What was learned from the sessions of a definition: the resources of running labs and their boot times.
 
+    `cpu_cores`, `memory_mb` and `storage_mb` are what nodes were given, `used_…` what they used of it once they had
+    booted, `boot_…` the most while they booted.
     `other_ports` are the names by which the ports of the last session differ from the template.
     """
 
@@ -175,6 +177,10 @@ class LabletDefinitionStatus(Status):
     memory_mb: Spread | None = None
     storage_mb: Spread | None = None
     boot_seconds: Spread | None = None
+    used_cpu_cores: Spread | None = None
+    used_memory_mb: Spread | None = None
+    boot_cpu_cores: Spread | None = None
+    boot_memory_mb: Spread | None = None
     other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_OTHER_PORTS)] = ()
     needs_review: bool = False
     review_reason: Text = ""

@@ -34,7 +34,7 @@ from lcm.model.base.resource import (
 from lcm.model.kinds.definition import Requirements
 from lcm.model.kinds.worker import LabType
 from lcm.model.money.billing import Usd
-from lcm.model.telemetry.observation import ResourceObservation, drift
+from lcm.model.telemetry.observation import LabUse, ResourceObservation, drift
 
 
 class Rejection(Part):
@@ -170,8 +170,8 @@ class LabletSessionStatus(Status):
     """The observed state of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
 
     `requirements` are those of its definition when its slot was promised; a later change of the definition
-    changes no promise. `observed_last` means that it was observed after it ended and need not be observed
-    again.
+    changes no promise. `boot_use` is the most that its lab used while it booted. `observed_last` means
+    that it was observed after it ended and need not be observed again.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
@@ -197,6 +197,7 @@ class LabletSessionStatus(Status):
     waiting: Waiting | None = None
     last_decision: SchedulingDecision | None = None
     cost_usd: Usd | None = None
+    boot_use: LabUse | None = None
     observed_resources: ResourceObservation | None = None
     observed_ports: Mapping[str, PortNumber] | None = None
     port_drift_detected: bool = False
@@ -343,6 +344,7 @@ def is_asap(session: LabletSession) -> bool:
 _WORKER_FIELDS: Final = (
     *("worker_id", "worker_ref", "worker_name", "worker_namespace", "assigned_at"),
     *("allocated_ports", "resource_allocation", "cml_lab_id", "access_url", "access_urls", "progress"),
+    "boot_use",
     *("observed_ports", "port_drift_detected", "observed_last"),
 )
 """What a session has of its worker, of its lab there, and of looks at it by which another lab would be judged."""

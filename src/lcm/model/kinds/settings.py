@@ -14,6 +14,7 @@ from lcm.model.base.resource import API_VERSION, END, Fraction, Metadata, Minute
 Seconds = Annotated[int, msgspec.Meta(ge=1, le=86_400, description="whole seconds from 1 to 86400")]
 ScanSeconds = Annotated[int, msgspec.Meta(ge=10, le=86_400, description="whole seconds from 10 to 86400")]
 Share = Annotated[Fraction, msgspec.Meta(description="a fraction from 0 to 1")]
+AlertPercent = Annotated[float, msgspec.Meta(gt=0, le=100, description="a percentage above 0, at most 100")]
 FewestWorkers = Annotated[int, msgspec.Meta(ge=0, le=1000, description="a whole number from 0 to 1000")]
 MostWorkers = Annotated[int, msgspec.Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
 Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
@@ -63,10 +64,13 @@ class SchedulerSettings(Part):
 
 
 class MonitoringSettings(Part):
-    """Whether and how often workers are measured."""
+    """Whether and how often workers are measured, and from how many percent on their usage is too high."""
 
     enabled: bool | None = None
     metrics_poll_interval_seconds: Seconds | None = None
+    cpu_alert_percent: AlertPercent | None = None
+    memory_alert_percent: AlertPercent | None = None
+    disk_alert_percent: AlertPercent | None = None
 
 
 class IdleSettings(Part):

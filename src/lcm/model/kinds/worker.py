@@ -30,10 +30,12 @@ from lcm.model.base.resource import (
     Text,
     Truth,
 )
+from lcm.model.topology.node_definitions import NodeSize
 
 MAX_CONCURRENT_LABS: Final = 20
 UNLICENSED_NODES: Final = 5
 LICENSED_NODES: Final = 200
+MAX_NODE_DEFINITIONS: Final = 1000
 
 
 class WorkerPhase(StrEnum):
@@ -181,7 +183,9 @@ class CmlFacts(Part):
     """What CML reported about itself. `certificate` is the pinned one, in PEM.
 
     `licensed` is False for a machine that we launched and unknown for an adopted one, until CML reports it.
-    `telemetry` is whether CML was told to send telemetry to its maker, None before it was told.
+    `telemetry` is whether CML was told to send telemetry to its maker, None before it was told. `node_definitions`
+    are the kinds of nodes that it can run, None before it listed them; `node_sizes` are the sizes of those that it
+    sizes in another way than a CML as shipped.
     """
 
     version: str = ""
@@ -193,6 +197,8 @@ class CmlFacts(Part):
     telemetry: bool | None = None
     uptime_seconds: Count | None = None
     healthy: bool | None = None
+    node_definitions: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_NODE_DEFINITIONS)] | None = None
+    node_sizes: Annotated[Mapping[str, NodeSize], msgspec.Meta(max_length=MAX_NODE_DEFINITIONS)] = {}
 
 
 class IdleSignal(Part):
@@ -291,7 +297,9 @@ class WorkerTelemetry(Part):
     """The latest measurements of a worker. Any may be missing; `collected_at` is the time of the last report.
 
     Each source has the time of its last answer: EC2, CloudWatch, CML, and CML's record of user activity. A
-    value that a report leaves out is kept, with its age, from the report before.
+    value that a report leaves out is kept, with its age, from the report before. CloudWatch and CML each keep
+    their own CPU, memory and disk; CloudWatch has memory and disk if its agent runs on the machine. The figures
+    without a source in their name are CML's, and CloudWatch's while CML is silent.
     """
 
     collected_at: Moment
@@ -302,6 +310,12 @@ class WorkerTelemetry(Part):
     cpu_utilization: Percent | None = None
     memory_utilization: Percent | None = None
     storage_utilization: Percent | None = None
+    cml_cpu_utilization: Percent | None = None
+    cml_memory_utilization: Percent | None = None
+    cml_storage_utilization: Percent | None = None
+    cloudwatch_cpu_utilization: Percent | None = None
+    cloudwatch_memory_utilization: Percent | None = None
+    cloudwatch_storage_utilization: Percent | None = None
     network_in_bytes: Count | None = None
     network_out_bytes: Count | None = None
     uptime_seconds: Count | None = None

@@ -16,23 +16,31 @@ from lcm.model.base.resource import Count, Moment, Name, Part, ShortText, Text
 from lcm.model.kinds.definition import MAX_OTHER_PORTS, LabletDefinition, PortTemplate, ResourceRequirements, Spread
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
-from lcm.model.telemetry.observation import NodeObservation, NodeStats, ResourceObservation
+from lcm.model.telemetry.observation import NodeObservation, NodeStats, ResourceObservation, sum_use
 from lcm.model.topology.ports import MAX_NAME_LENGTH, keep_observable, read_ports, read_tag
 
 SAMPLES_KEPT: Final = 200
 """How many sessions of a definition are remembered."""
 Measure = Literal["cpu_cores", "memory_mb", "storage_mb"]
 MEASURES: Final[tuple[Measure, ...]] = ("cpu_cores", "memory_mb", "storage_mb")
-_STEADY_STATES: Final = frozenset({"BOOTED", "STOPPED"})
+_BOOTED: Final = "BOOTED"
+_STEADY_STATES: Final = frozenset({_BOOTED, "STOPPED"})
 """States in which a node has all its resources and is not still getting them."""
+_USED: Final[Mapping[Measure, tuple[str, str]]] = {
+    "cpu_cores": ("used_cpu_cores", "boot_cpu_cores"),
+    "memory_mb": ("used_memory_mb", "boot_memory_mb"),
+}
+"""The fields for the use of a measure: once booted, and while booting. CML does not tell how much disk is used."""
+_USE_FIELDS: Final = tuple(name for names in _USED.values() for name in names)
 _MB_PER_GB: Final = 1024
 _PORTS_SHOWN: Final = 5
 
 
 class ObservedSample(Part):
-    """What one session's running lab had, and the boot time of its slowest node. None means unknown.
+    """What one session's running lab had and used, and the boot time of its slowest node. None means unknown.
 
-    The session's id and name are empty for callers who may not see the session.
+    `used_…` is what its nodes used of what they had once they had booted, `boot_…` the most while they booted. The
+    session's id and name are empty for callers who may not see the session.
     """
 
     session_id: str
@@ -42,6 +50,10 @@ class ObservedSample(Part):
     memory_mb: Count
     storage_mb: Count | None = None
     boot_seconds: float | None = None
+    used_cpu_cores: float | None = None
+    used_memory_mb: float | None = None
+    boot_cpu_cores: float | None = None
+    boot_memory_mb: float | None = None
     other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_OTHER_PORTS)] = ()
 
 
@@ -53,12 +65,19 @@ class ObservedSamples(Part):
 
 
 class Learned(Part):
-    """The declared and the observed value of one measure; `difference` is that of p95, as a fraction."""
+    """The declared and the observed value of one measure; `difference` is that of p95, as a fraction.
+
+    `observed` is what nodes were given. `used` is what they used of it once they had booted, and `boot_used` the most
+    while they booted; `use_difference` is that of the larger p95 of both, None while either is not known.
+    """
 
     measure: Measure
     declared: float | None
     observed: Spread | None
     difference: float | None
+    used: Spread | None = None
+    boot_used: Spread | None = None
+    use_difference: float | None = None
 
 
 class ObservationReport(Part):
@@ -125,6 +144,9 @@ def build_observation(
         node_definitions_used=tuple(sorted({node.node_definition for node in nodes})),
         observed_ports=read_ports(own_first, template),
         simulation_stats=stats,
+        used=sum_use(stats[node.node_id] for node in nodes if node.state == _BOOTED and node.node_id in stats)
+        if stats
+        else None,
     )
 
 
@@ -143,6 +165,7 @@ def build_sample(
 ) -> ObservedSample:
     """Return the part of an observation from which its definition learns."""
     boots = [one.boot_seconds for one in (observation.simulation_stats or {}).values() if one.boot_seconds is not None]
+    used, boot = observation.used, session.status.boot_use
     return ObservedSample(
         session_id=session.metadata.uid,
         session_name=session.metadata.name,
@@ -151,6 +174,10 @@ def build_sample(
         memory_mb=observation.total_memory_mb,
         storage_mb=observation.total_storage_mb,
         boot_seconds=max(boots, default=None),
+        used_cpu_cores=used.cpu_cores if used else None,
+        used_memory_mb=used.memory_mb if used else None,
+        boot_cpu_cores=boot.cpu_cores if boot else None,
+        boot_memory_mb=boot.memory_mb if boot else None,
         other_ports=_other_ports(observation.observed_ports, template),
     )
 
@@ -186,7 +213,7 @@ def with_learned_status(
 ) -> LabletDefinition:
     """Return a definition with its status computed from samples."""
     spreads: dict[str, Any] = {}
-    for name in (*MEASURES, "boot_seconds"):
+    for name in (*MEASURES, "boot_seconds", *_USE_FIELDS):
         values = (getattr(one, name) for one in samples.items)
         spreads[name] = compute_spread([float(value) for value in values if value is not None])
     status = msgspec.structs.replace(
@@ -211,8 +238,19 @@ def compare_measures(definition: LabletDefinition) -> tuple[Learned, ...]:
     for measure in MEASURES:
         declared = _declared_value(definition, measure)
         observed: Spread | None = getattr(definition.status, measure)
-        difference = (observed.p95 - declared) / declared if observed and declared else None
-        compared.append(Learned(measure=measure, declared=declared, observed=observed, difference=difference))
+        used, boot = (getattr(definition.status, name, None) for name in _USED.get(measure, ("", "")))
+        peak = max(used.p95, boot.p95) if used and boot else None
+        compared.append(
+            Learned(
+                measure=measure,
+                declared=declared,
+                observed=observed,
+                difference=(observed.p95 - declared) / declared if observed and declared else None,
+                used=used,
+                boot_used=boot,
+                use_difference=(peak - declared) / declared if peak is not None and declared else None,
+            )
+        )
     return tuple(compared)
 
 
@@ -270,11 +308,36 @@ def _declared_value(definition: LabletDefinition, measure: Measure) -> float | N
 
 def _review_reasons(definition: LabletDefinition, review: ReviewPolicy) -> Iterator[str]:
     for one in compare_measures(definition):
-        if one.observed is None or one.difference is None or one.observed.count < review.sessions:
-            continue
-        if abs(one.difference) >= review.difference:
-            told = f"95 % of {one.observed.count} sessions had at most {one.observed.p95:g}"
-            yield f"{one.measure}: {told}, declared are {one.declared:g} ({one.difference:+.0%})"
+        if reason := _grant_reason(one, review) or _use_reason(one, review):
+            yield reason
     if other := definition.status.other_ports:
         rest = f" and {len(other) - _PORTS_SHOWN} more" if len(other) > _PORTS_SHOWN else ""
         yield f"ports that only the template or only the lab has: {', '.join(other[:_PORTS_SHOWN])}{rest}"
+
+
+def _grant_reason(one: Learned, review: ReviewPolicy) -> str:
+    """Return why what nodes were given wants a review, unless less was declared on purpose and is all that they use."""
+    if one.observed is None or one.difference is None or one.observed.count < review.sessions:
+        return ""
+    suffices = one.difference > 0 and _is_use_known(one, review) and (one.use_difference or 0) <= 0
+    if abs(one.difference) < review.difference or suffices:
+        return ""
+    told = f"95 % of {one.observed.count} sessions had at most {one.observed.p95:g}"
+    return f"{one.measure}: {told}, declared are {one.declared:g} ({one.difference:+.0%})"
+
+
+def _use_reason(one: Learned, review: ReviewPolicy) -> str:
+    """Return why what nodes used wants a review: more than was declared, or much less."""
+    if not _is_use_known(one, review) or one.use_difference is None or abs(one.use_difference) < review.difference:
+        return ""
+    assert one.used is not None
+    assert one.boot_used is not None
+    most = f"used at most {one.used.p95:.4g}, and {one.boot_used.p95:.4g} while booting"
+    told = f"95 % of {one.used.count} sessions {most}"
+    verdict = "too little is declared" if one.use_difference > 0 else "more is declared than is used"
+    return f"{one.measure}: {told}, declared are {one.declared:g} ({one.use_difference:+.0%}): {verdict}"
+
+
+def _is_use_known(one: Learned, review: ReviewPolicy) -> bool:
+    counts = (one.used.count if one.used else 0, one.boot_used.count if one.boot_used else 0)
+    return one.use_difference is not None and min(counts) >= review.sessions

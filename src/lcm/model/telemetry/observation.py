@@ -4,8 +4,9 @@ Units are whole CPUs and MB; boot and steady state are kept apart. A lab may be 
 the session controller trims what it sends, and `control.telemetry.observations` trims what it stores.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate, islice, takewhile
+from math import fsum
 from typing import Final, Literal
 
 import msgspec
@@ -42,18 +43,28 @@ class NodeObservation(Part):
 
 
 class NodeStats(Part):
-    """CML's runtime statistics of one node."""
+    """CML's runtime statistics of one node: CPU in percent of its `cpus`, memory in percent of its `ram_mb`."""
 
     cpu_usage: float | None = None
     ram_usage: float | None = None
     disk_usage: float | None = None
     boot_seconds: float | None = None
+    cpus: float | None = None
+    ram_mb: int | None = None
+
+
+class LabUse(Part):
+    """How much CPU and memory the nodes of a lab use together, of what they were given."""
+
+    cpu_cores: float
+    memory_mb: float
 
 
 class ResourceObservation(Part):
     """Everything observed of one lab at one moment. A value that CML did not report is None, never zero.
 
-    `left_out` names the parts that were too large to be kept.
+    The totals are what its nodes were given; `used` is what those that have booted use of it. `left_out` names the
+    parts that were too large to be kept.
     """
 
     observed_at: Moment
@@ -66,7 +77,26 @@ class ResourceObservation(Part):
     node_definitions_used: tuple[str, ...]
     observed_ports: Mapping[str, int]
     simulation_stats: Mapping[str, NodeStats] | None = None
+    used: LabUse | None = None
     left_out: tuple[str, ...] = ()
+
+
+def sum_use(stats: Iterable[NodeStats]) -> LabUse | None:
+    """Return what nodes use together; None if CML reported it of none of them. Nobody uses more than all of a CPU."""
+    known = [one for one in stats if one.cpu_usage is not None and one.cpus and one.ram_usage is not None]
+    if not known:
+        return None
+    return LabUse(
+        cpu_cores=round(fsum(min(one.cpu_usage or 0, 100) / 100 * (one.cpus or 0) for one in known), 3),
+        memory_mb=round(fsum(min(one.ram_usage or 0, 100) / 100 * (one.ram_mb or 0) for one in known), 1),
+    )
+
+
+def larger_use(one: LabUse | None, other: LabUse | None) -> LabUse | None:
+    """Return the larger CPU and the larger memory of two uses."""
+    if one is None or other is None:
+        return one or other
+    return LabUse(cpu_cores=max(one.cpu_cores, other.cpu_cores), memory_mb=max(one.memory_mb, other.memory_mb))
 
 
 def drift(allocated: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, tuple[int | None, int | None]]:

@@ -167,7 +167,10 @@ def compute_needs(
         if size is None:
             if node.cpus is None or node.ram_mb is None:
                 problem = f"the size of a {node.node_definition!r} is not known"
-                remedy = "set cpus and ram on the node, or give the definition's resource_requirements"
+                remedy = (
+                    f"set cpus and ram on the node, publish it with --node-size {node.node_definition}=CPUS/MEMORY, "
+                    "name its size in NODE_SIZES, or give the definition's resource_requirements"
+                )
                 faults.append(Fault(f"line {node.line}: nodes[{number}].node_definition", problem, remedy))
             size = NO_SIZE
         cpus += size.cpus if node.cpus is None else node.cpus

@@ -102,6 +102,8 @@ class SimCloud:
 
     `attach` makes what runs on a machine, such as a simulated CML, when it is first looked for while the machine runs.
     It is given the machine's power history, since it may be kept and must know when the machine stops, starts, reboots.
+    `measure` returns what CloudWatch and its agent would publish of what runs on a machine, bytes as those of a second;
+    without it, and of a machine on which nothing runs, only what a test says is published.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class SimCloud:
         latency: timedelta = timedelta(0),
         calls_per_second: int | None = None,
         attach: Attach | None = None,
+        measure: Callable[[object], MachineMetrics] | None = None,
     ) -> None:
         self.account = SimAccount(clock, chance, nature or CloudBehaviour())
         self.faults = CloudFaults(calls_per_second=calls_per_second)
@@ -123,6 +126,7 @@ class SimCloud:
         self._owner = owner
         self._latency_seconds = latency.total_seconds()
         self._attach = attach
+        self._measure = measure
         self._attached: dict[str, object] = {}
         self._tokens: dict[tuple[str, str], tuple[bytes, SimMachine]] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -282,12 +286,25 @@ class SimCloud:
         return instance_ids[1::2] if self.faults.spells.is_partial(verb) else instance_ids
 
     def _metrics_of(self, region: str, instance_id: str, since: datetime, until: datetime) -> MachineMetrics:
-        machine = self.account.machines.get(instance_id)
-        if machine is None or machine.region != region or machine.load == MachineMetrics():
-            return MachineMetrics()
+        machine, load = self.account.machines.get(instance_id), MachineMetrics()
+        if machine is not None and machine.region == region:
+            load = machine.load if machine.load != load else self._measured_load(instance_id, until - since)
+        if machine is None or load == MachineMetrics():
+            return load
         now = self._clock.now()
         ran = [span.until for span in machine.spans(min(now, until)) if span.state is RUNNING and span.until > since]
-        return msgspec.structs.replace(machine.load, measured_at=ran[-1]) if ran else MachineMetrics()
+        return msgspec.structs.replace(load, measured_at=ran[-1]) if ran else MachineMetrics()
+
+    def _measured_load(self, instance_id: str, window: timedelta) -> MachineMetrics:
+        found = self.find_attached(instance_id) if self._measure else None
+        if found is None or self._measure is None:
+            return MachineMetrics()
+        load, seconds = self._measure(found), window.total_seconds()
+        return msgspec.structs.replace(
+            load,
+            network_in_bytes=round((load.network_in_bytes or 0) * seconds),
+            network_out_bytes=round((load.network_out_bytes or 0) * seconds),
+        )
 
     @asynccontextmanager
     async def _call(self, verb: str, region: str) -> AsyncIterator[None]:

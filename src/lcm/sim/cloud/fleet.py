@@ -8,7 +8,7 @@ real ones do. SimHosts gives access to the CML of each machine behind the `Hosts
 import asyncio
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -20,12 +20,15 @@ import structlog
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Stuck, Unreachable
 from lcm.model.kinds.worker import LabWorker
-from lcm.providers.protocols.compute import Instance, InstanceState
+from lcm.model.topology.node_definitions import NodeSize
+from lcm.providers.protocols.compute import Instance, InstanceState, MachineMetrics
 from lcm.sim.cloud.account import AccountState, CloudBehaviour
 from lcm.sim.cloud.compute import PastLaunch, SimCloud
 from lcm.sim.cloud.effects import Effect, OnEffect, PowerHistory, ignore_effect
+from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml, CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
+from lcm.sim.cml.facts import stats_facts
 from lcm.sim.cml.licence import LicenceServer
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.chance import Chance
@@ -61,8 +64,17 @@ class RunningMachine(NamedTuple):
     cml: Cml
 
 
+_BOOT_CPU_PERCENT: Final = 4.0
+_BYTES_IN, _BYTES_IN_PER_NODE = 900, 1_500
+_BYTES_OUT, _BYTES_OUT_PER_NODE = 1_400, 4_000
+"""Bytes a second over the network: of CML itself, and of each node that runs."""
+
+
 class SimFleet:
-    """A simulated cloud that outlives its process, unless `file` is None. Machines are reached in `network`."""
+    """A simulated cloud that outlives its process, unless `file` is None. Machines are reached in `network`.
+
+    `node_sizes` are node definitions that every CML has besides those that are shipped.
+    """
 
     def __init__(
         self,
@@ -76,12 +88,19 @@ class SimFleet:
         network: IPv4Network | None = None,
         on_effect: OnEffect = ignore_effect,
         password: str = PASSWORD,
+        node_sizes: Mapping[str, NodeSize] = {},
     ) -> None:
         self._on_effect = on_effect
         self._password = password
+        self._kinds = {name: custom_kind(name, size) for name, size in node_sizes.items()}
         self.licences = LicenceServer()
         self.cloud = SimCloud(
-            clock, chance, owner=owner, nature=CloudBehaviour(speed=speed, network=network), attach=self._attach
+            clock,
+            chance,
+            owner=owner,
+            nature=CloudBehaviour(speed=speed, network=network),
+            attach=self._attach,
+            measure=_measure_cml,
         )
         self.cloud.account.on_effect = on_effect
         self._clock = clock
@@ -168,6 +187,7 @@ class SimFleet:
             power=power,
             on_effect=lambda verb, lab: self._on_effect(Effect(verb, instance.instance_id, lab)),
         )
+        cml.node_kinds.update(self._kinds)
         if known := self._known.pop(instance.instance_id, None):
             restore_snapshot(cml, known)
         self._hosts[instance.instance_id] = cml
@@ -184,6 +204,20 @@ class SimFleet:
             disk_gb=made.disk_gb,
             version=version[0] if version else "2.9.0",
         )
+
+
+def _measure_cml(running: object) -> MachineMetrics:
+    """Return what CloudWatch and its agent publish of a machine with CML on it; bytes are those of a second."""
+    if not isinstance(running, Cml) or not running.is_up:
+        return MachineMetrics(cpu_percent=_BOOT_CPU_PERCENT)
+    stats = stats_facts(running)
+    return MachineMetrics(
+        cpu_percent=stats.cpu_percent,
+        memory_percent=100 * stats.memory_used_mb / stats.memory_total_mb,
+        disk_percent=100 * stats.disk_used_mb / stats.disk_total_mb,
+        network_in_bytes=_BYTES_IN + _BYTES_IN_PER_NODE * stats.running_nodes,
+        network_out_bytes=_BYTES_OUT + _BYTES_OUT_PER_NODE * stats.running_nodes,
+    )
 
 
 def _replace_file(file: Path, text: bytes) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lcm.model.topology.node_definitions import ShippedNode, shipped_nodes
+from lcm.model.topology.node_definitions import NodeSize, ShippedNode, shipped_nodes
 
 Json = dict[str, Any]
 
@@ -51,16 +51,20 @@ def kind_of(shipped: ShippedNode) -> NodeKind:
     return NodeKind(shipped, boot, "ios_config.txt" if cisco else "node.cfg")
 
 
-def unknown_kind(definition_id: str) -> NodeKind:
-    """Make a default kind for a definition that is not installed."""
+_USUAL_SIZE: Final = NodeSize(cpus=1, ram_mb=1_024, boot_disk_gb=16)
+
+
+def custom_kind(definition_id: str, size: NodeSize = _USUAL_SIZE) -> NodeKind:
+    """Make a kind for a definition that CML does not ship; one that is not installed has the usual size."""
     return kind_of(
         ShippedNode(
             definition_id=definition_id,
             nature="server",
             driver="kvm",
-            cpus=1,
-            ram_mb=1_024,
-            boot_disk_gb=16,
+            cpus=size.cpus,
+            ram_mb=size.ram_mb,
+            boot_disk_gb=size.boot_disk_gb,
+            data_volume_gb=size.data_volume_gb,
             boot_timeout_seconds=180,
             serial_ports=2,
             interfaces=(),

@@ -14,6 +14,7 @@ import msgspec
 
 from lcm.model.base.clock import Clock
 from lcm.sim.cloud.effects import OnLabEffect, PowerHistory, PowerRun, ignore_effect
+from lcm.sim.cml.definitions import NodeKind
 from lcm.sim.cml.faults import CmlDown, CmlFull, CmlRefusal, HttpFaults, find_known
 from lcm.sim.cml.labs import CmlCore, Labs
 from lcm.sim.cml.licence import LicenceServer, Licensing, RegistrationAttempt
@@ -134,6 +135,11 @@ class Cml:
         self._known_runs: Sequence[PowerRun] = ()
         self._steady_since = self._steady_until = _NEVER
         self._on_since: float | None = -self.machine.boot_seconds if on and power is None else None
+
+    @property
+    def node_kinds(self) -> dict[str, NodeKind]:
+        """The node definitions that are installed, by their ids."""
+        return self._labs.kinds
 
     def new_id(self) -> str:
         """Make an id."""

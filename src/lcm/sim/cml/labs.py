@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import UNSET
 
 from lcm.sim.cloud.effects import OnLabEffect, ignore_effect
-from lcm.sim.cml.definitions import KINDS, NodeKind, unknown_kind
+from lcm.sim.cml.definitions import KINDS, NodeKind, custom_kind
 from lcm.sim.cml.faults import bad_request, find_known
 from lcm.sim.cml.pace import CmlPace
 from lcm.sim.cml.parts import ACTIVE, Files, Node, NodeState, NodeTimeline, SimLab
@@ -173,7 +173,7 @@ class Labs:
 
     def kind(self, definition: str) -> NodeKind:
         """Return the kind of a node definition; a default kind for an unknown one."""
-        return self.kinds.get(definition) or unknown_kind(definition)
+        return self.kinds.get(definition) or custom_kind(definition)
 
     def never_boot(self, label: str, times: int = 1) -> None:
         """Make nodes of this label hang in STARTED for their next starts."""
