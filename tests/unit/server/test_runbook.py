@@ -11,7 +11,7 @@ from functools import cache
 from harness import suite
 
 SOURCE = suite.ROOT / "src" / "lcm"
-PACKAGES = ("controllers", "providers", "control/telemetry", "control/accounts")
+PACKAGES = ("controllers", "providers", "control/telemetry", "control/accounts", "model/kinds")
 """Where alerts come from, and what is wrong with workers, labs and secrets."""
 FINDINGS = {"AlertFinding", "Alert"}
 REASON_FIRST = re.compile(r"Stuck|Cml\w+Error|Failure|Risk|_to_stuck|_to_authentication_error")
@@ -74,6 +74,8 @@ def find_reasons() -> set[str]:
     found = set[str]().union(*(words(one, constants()) for one in named))
     for node in nodes():
         match node:
+            case ast.ClassDef(name="RiskReason", body=members):
+                found |= set[str]().union(*(words(one.value, {}) for one in members if isinstance(one, ast.Assign)))
             case ast.keyword(arg="failure", value=value):
                 found |= words(value, constants())
             case ast.Call(func=ast.Name(id=name), args=[first, *_]) if REASON_FIRST.fullmatch(name):
