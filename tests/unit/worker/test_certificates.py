@@ -81,7 +81,11 @@ def test_a_certificate_is_pinned_if_it_is_trusted(trust: Any, printed: str, phas
     run(main, horizon=timedelta(days=1))
 
 
-@pytest.mark.parametrize("console", [fingerprint(PEM), as_openssl(PEM), f"x\n{as_openssl(PEM).lower()}\ny"])
+@pytest.mark.parametrize(
+    "console",
+    [fingerprint(PEM), as_openssl(PEM), f"x\n{as_openssl(PEM).lower()}\ny"],
+    ids=["plain", "openssl", "among others"],
+)
 def test_a_fingerprint_is_found_as_people_print_it(console: str) -> None:
     assert has_fingerprint(console, PEM)
     assert not has_fingerprint(console, OTHER)
