@@ -37,8 +37,9 @@ BEARING = {kind.name: kind.struct for kind in KINDS.values()} | {"ShownSink": Sh
 """Everything that people write and that may hold secrets, by the name of its example."""
 MUST_SUCCEED = [
     *(f"{verb}{name}" for verb in ("create", "replace", "get") for name in KINDS),
-    *(f"patch{name}" for name in KINDS),
-    *("deleteLabWorker", "deleteSink", "addSink", "changeSink", "showSink", "removeSink"),
+    *(f"patch{name}" for name in KINDS if name != "Sink"),
+    *("deleteLabWorker", "deleteSink"),
+    *(f"{verb}EventSink" for verb in ("create", "replace", "get", "patch", "delete")),
     *(
         "uploadTopology",
         "apply",
@@ -133,7 +134,7 @@ def bodies(canary: Canary, route: Route) -> Iterator[tuple[bytes, str]]:
 def _bearer(route: Route) -> str | None:
     if route.operation == "apply":
         return "LabWorker"
-    if route.operation in {"addSink", "changeSink"}:
+    if route.operation in {"createSink", "replaceSink"}:
         return "ShownSink"
     return route.kind.name if route.kind and "{id}/" not in route.path else None
 

@@ -60,9 +60,11 @@ def test_operations_have_names_of_their_own() -> None:
 
 def test_the_names_of_operations_do_not_change_unnoticed() -> None:
     names = {one["operationId"] for _, _, one in OPERATIONS}
-    kinds = [f"{verb}{kind}" for kind in KINDS for verb in ("get", "create", "replace", "patch", "delete")]
+    nouns = [*(kind for kind in KINDS if kind != "Sink"), "EventSink"]
+    kinds = [f"{verb}{noun}" for noun in nouns for verb in ("get", "create", "replace", "patch", "delete")]
     lists = ["listLabWorkers", "listLabWorkerPools", "listWorkerTemplates", "listLabletDefinitions"]
     lists += ["listLabletSessions", "listReservations", "listSystemSettings"]
+    lists += ["listSinks", "getSink", "createSink", "replaceSink", "deleteSink", "listEventSinks"]
     actions = ["drainLabWorker", "undrainLabWorker", "pauseLabWorker", "resumeLabWorker", "snoozeLabWorker"]
     actions += ["observeResourcesLabletSession", "getLabletDefinitionObservations", "uploadTopology"]
     actions += ["extendLabletSession", "terminateLabletSession", "getWorkerTelemetry", "apply", "watch", "streamEvents"]

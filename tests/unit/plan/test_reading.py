@@ -102,6 +102,11 @@ def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
     assert {one.minutes for one in found.sessions} == {90}
 
 
+def test_an_event_whose_beginning_has_a_blank_is_not_lost() -> None:
+    text = "\r\n".join(["BEGIN: VCALENDAR", "BEGIN: VEVENT", *EVENT, "END: VEVENT", "END:VCALENDAR"])
+    assert len(read_ics(text)) == 1
+
+
 DAY = "20270301T090000Z"
 
 

@@ -122,6 +122,7 @@ async def _apply_documents(request: Request) -> Answer:
 def _resource_routes(kind: Kind) -> Iterator[Route]:
     struct, name, of = kind.struct, kind.name, ResourceHandlers(kind)
     many, one = f"/api/{kind.plural}", f"/api/{kind.plural}/{{id}}"
+    noun = "EventSink" if kind.plural == "event-sinks" else name  # the ids with Sink are those of /api/sinks
     read, write = policy_for(kind, Verb.READ), policy_for(kind, Verb.WRITE)
     patch = (MERGE_PATCH, JSON)
     common: dict[str, Any] = {"kind": kind, "answer": struct}
@@ -130,7 +131,7 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         GET,
         many,
         of.list,
-        f"list{name.removesuffix('s')}s",
+        f"list{noun.removesuffix('s')}s",
         f"List {name} objects",
         policy=read,
         kind=kind,
@@ -142,7 +143,7 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         POST,
         many,
         of.create,
-        f"create{name}",
+        f"create{noun}",
         f"Create a {name}",
         **common,
         policy=write,
@@ -151,19 +152,19 @@ def _resource_routes(kind: Kind) -> Iterator[Route]:
         status=201,
         headers=(IDEMPOTENCY_KEY,),
     )
-    yield Route(GET, one, of.get, f"get{name}", f"Read a {name}", **common, policy=read, query=OneQuery)
-    yield Route(PUT, one, of.replace, f"replace{name}", f"Replace a {name}'s spec and labels", **changing, body=struct)
+    yield Route(GET, one, of.get, f"get{noun}", f"Read a {name}", **common, policy=read, query=OneQuery)
+    yield Route(PUT, one, of.replace, f"replace{noun}", f"Replace a {name}'s spec and labels", **changing, body=struct)
     yield Route(
         PATCH,
         one,
         of.patch,
-        f"patch{name}",
+        f"patch{noun}",
         f"Merge into a {name}'s spec and labels",
         **changing,
         body=Patch(struct),
         body_media=patch,
     )
-    yield Route(DELETE, one, of.delete, f"delete{name}", f"Delete a {name}", **changing)
+    yield Route(DELETE, one, of.delete, f"delete{noun}", f"Delete a {name}", **changing)
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -232,12 +232,12 @@ def _decode_cursor(cursor: str) -> _CursorKey:
 _SINK_PATH: Final = "/api/sinks/{id}"
 _WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": Policy(ADMINS), "query": DryQuery, "answer": ShownSink}
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(GET, "/api/sinks", _list_sinks, "showSinks", "List sinks", policy=STAFF_POLICY, answer=ShownSinks),
+    Route(GET, "/api/sinks", _list_sinks, "listSinks", "List sinks", policy=STAFF_POLICY, answer=ShownSinks),
     Route(
         POST,
         "/api/sinks",
         _create_sink,
-        "addSink",
+        "createSink",
         "Create a sink",
         **_WRITE_OPTIONS,
         body=ShownSink,
@@ -247,7 +247,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         GET,
         _SINK_PATH,
         _get_sink,
-        "showSink",
+        "getSink",
         "Read a sink and its delivery status",
         policy=STAFF_POLICY,
         answer=ShownSink,
@@ -256,7 +256,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         PUT,
         _SINK_PATH,
         _replace_sink,
-        "changeSink",
+        "replaceSink",
         "Replace a sink",
         **_WRITE_OPTIONS,
         body=ShownSink,
@@ -266,7 +266,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         DELETE,
         _SINK_PATH,
         _delete_sink,
-        "removeSink",
+        "deleteSink",
         "Delete a sink and its dead letters",
         **_WRITE_OPTIONS,
         headers=(IF_MATCH,),

@@ -71,14 +71,14 @@ def read_ics(text: str, zone: str = "UTC") -> Sequence[TimetableRow]:
 
 def _events(text: str) -> Iterator[tuple[int, _IcsEvent]]:
     lines = list(_unfold_lines(text))
-    if not lines or lines[0][1].upper() != "BEGIN:VCALENDAR":
+    if not lines or lines[0][1].upper().replace(" ", "") != "BEGIN:VCALENDAR":
         raise Invalid(Fault("line 1", "no calendar", "export it again: it begins with BEGIN:VCALENDAR"))
     event, begun, inside = None, 0, 0
     for number, line in lines:
         head, colon, value = line.upper().partition(":")
         if not colon:
             raise Invalid(Fault(f"line {number}", f"{line[:40]!r} has no colon", "export the calendar again"))
-        match head, value:
+        match head, value.strip():
             case "BEGIN", "VEVENT":
                 event, begun = _IcsEvent(), number
             case "END", "VEVENT" if event is not None:
