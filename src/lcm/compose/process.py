@@ -260,11 +260,10 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
 async def _read_installation_id(settings: Settings, key: Secret) -> str:
     """Ask the API for the id of the installation, as soon as it answers."""
     from lcm.control.plane.client_streams import fetch_installation_id  # noqa: PLC0415 - httpx is slow to load, and few processes need it
-    from lcm.control.plane.transport import ApiConnection  # noqa: PLC0415 - likewise
-    from lcm.control.plane.transport import ClientTimeouts as Patience  # noqa: PLC0415 - likewise
+    from lcm.control.plane.transport import ApiConnection, ClientTimeouts  # noqa: PLC0415 - likewise
 
     url, trust = settings.control_plane_api_url, trusted_authority(settings.ca_file)
-    line = ApiConnection(url, key, actor="", limits=Patience(), trust=trust, transport=None)
+    line = ApiConnection(url, key, actor="", limits=ClientTimeouts(), trust=trust, transport=None)
     try:
         return await fetch_installation_id(line, random_fraction)
     finally:
