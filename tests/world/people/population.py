@@ -6,6 +6,7 @@ from lcm.model.access.identity import Role
 from world.checked import CheckedWorld
 from world.people.auditor import Auditor
 from world.people.listener import Listener
+from world.people.monitor import Monitor
 from world.people.operator import Operator
 from world.people.stranger import Stranger
 from world.people.visitors import Visitors
@@ -26,6 +27,7 @@ class Population:
         world = self._world
         if world.scenario.sessions_a_day:
             world.begin(Visitors(world, self._current).book_sessions())
+        world.begin(Monitor(world).watch_processes())
         if not world.scenario.bystanders:
             return
         operator = Operator(world, self._current)

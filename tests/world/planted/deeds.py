@@ -15,6 +15,7 @@ from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, InstanceState
 from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.rest.documents import NodeUpdate
 from lcm.sim.time.faults import FaultKind, FaultPeriod
+from lcm.sim.world.environment import FULL_PERCENT, HALF_FULL_PERCENT
 from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
 from lcm.sim.world.world import OPERATOR, PlaneCall
 from world.checked import CheckedWorld
@@ -105,6 +106,17 @@ async def busy_worker_is_drained(world: CheckedWorld) -> None:
     """Let an operator drain a worker on which somebody works for longer than the drain's deadline."""
     ref = Ref(LabWorker, (await _serving(world, lambda worker: _works_on(world, worker))).metadata.name)
     await world.insist(OPERATOR, lambda plane: plane.act(ref, Drain(deadline_minutes=20)))
+
+
+async def store_is_full(world: CheckedWorld) -> None:
+    """Let the store be full for some minutes, beginning now."""
+
+    async def have_room_again() -> None:
+        await asyncio.sleep(6 * MINUTE)
+        world.stage.store.used_percent = HALF_FULL_PERCENT
+
+    world.stage.store.used_percent = FULL_PERCENT
+    world.begin(have_room_again())
 
 
 async def session_is_deleted(world: CheckedWorld) -> None:

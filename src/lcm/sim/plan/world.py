@@ -58,6 +58,7 @@ class PlanProcess(Process):
 
     poll_rate = 0.1
     housekeeping_every = timedelta(days=2)
+    watches_store = False
 
 
 class PlanWorld(World):

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from lcm.model.access.secret import Secret
+from lcm.model.base.errors import StoreFull
 from lcm.providers.protocols.labhost import Hosts
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.sim.cloud.effects import OnEffect, ignore_effect
@@ -12,7 +14,7 @@ from lcm.sim.cml.engine import Cml
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock
 from lcm.sim.world.scenario import SECRET, Scenario
-from lcm.store.base import Change, Op
+from lcm.store.base import Change, Fence, Lease, Op, Put, StoreUsage
 from lcm.store.memory import MemoryStore
 
 OnCommit = Callable[[int, Sequence[Change]], None]
@@ -46,12 +48,49 @@ class Environment:
         return found if isinstance(found, Cml) else None
 
 
+_STORE_BYTES: Final = 1_000_000
+FULL_PERCENT: Final = 100
+HALF_FULL_PERCENT: Final = 50
+
+
 class WatchedStore(MemoryStore):
-    """A store that reports every commit, on the host that made it."""
+    """A store that reports every commit, on the host that made it, and that can be full.
+
+    A full one is like etcd above its quota: nothing can be put and no lease granted, while reads, deletions and
+    renewals go on.
+    """
 
     def __init__(self, noted: OnCommit) -> None:
         super().__init__(epoch="simulated")
         self._on_commit = noted
+        self.used_percent = HALF_FULL_PERCENT
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no writes."""
+        return self.used_percent >= FULL_PERCENT
+
+    async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
+        if events or any(isinstance(one, Put) for one in ops):
+            await self._refuse_if_full()
+        return await super().commit(*ops, events=events, fence=fence)
+
+    async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
+        await self._refuse_if_full()
+        return await super().acquire(name, holder, ttl_seconds=ttl_seconds)
+
+    async def probe(self) -> None:
+        await super().probe()
+        await self._refuse_if_full()
+
+    async def usage(self) -> StoreUsage | None:
+        await super().usage()
+        return StoreUsage(self.used_percent * _STORE_BYTES // FULL_PERCENT, _STORE_BYTES)
+
+    async def _refuse_if_full(self) -> None:
+        if self.is_full:
+            await asyncio.sleep(0)
+            raise StoreFull("the store takes no more: its quota is used up")
 
     def holder(self, lease: str) -> str | None:
         """Return who holds a lease at this very moment; None for nobody."""

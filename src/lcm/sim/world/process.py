@@ -147,6 +147,8 @@ class Process:
     """How often it polls labs that start or stop; less often is cheaper, and later by as much."""
     housekeeping_every: ClassVar[timedelta] = INTERVAL
     """How often it runs the housekeeping of the store."""
+    watches_store: ClassVar[bool] = True
+    """Whether it probes the store, which may be full or put back."""
 
     def __init__(self, name: str, stage: Environment, settings: Settings, noticed: OnError) -> None:
         self.host = Host(name)
@@ -230,6 +232,7 @@ class Process:
         await run_until_first_ends(
             promises.calendar.run(),
             self.feed.run(),
+            *([self.control.health.run()] if self.watches_store else []),
             Housekeeping(self.link, clock=stage.clock, every=self.housekeeping_every).run(),
             workers.run(),
             SchedulerController(self._plane_of(SCHEDULER), **common).run(),

@@ -1,9 +1,10 @@
-"""What happens to our own processes: they die, pause, are disconnected, and lose their leases."""
+"""What happens to our own processes and their store: they die, pause, are cut off, lose leases; the store fills up."""
 
 from typing import Final
 
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.sim.time.faults import ActiveFaults, FaultKind, FaultPeriod
+from lcm.sim.world.environment import FULL_PERCENT, HALF_FULL_PERCENT
 from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.process import Process
 
@@ -16,6 +17,7 @@ _TO_LABS: Final = ("ensure", "start", "remove", "topology", "find")
 _AT_ONCE: Final = 2
 """How many verbs are waited for: some may not be called for hours."""
 _WAIT_SECONDS: Final = 1_800
+_NEARLY_FULL_PERCENT: Final = 92
 
 
 async def process_is_killed(trouble: Trouble) -> None:
@@ -136,6 +138,19 @@ async def lease_is_lost(trouble: Trouble) -> None:
         trouble.tell(f"the lease {name} of {lease.holder} ends")
         trouble.world.witness.record_robbed_lease(name, lease.holder)
         await trouble.stage.store.release(lease)
+
+
+async def store_fills_up(trouble: Trouble) -> None:
+    """Fill the store nearly, then wholly, until somebody makes room."""
+    store = trouble.stage.store
+    store.used_percent = _NEARLY_FULL_PERCENT
+    trouble.tell("the store is nearly full")
+    await trouble.stay(60, 600)
+    store.used_percent = FULL_PERCENT
+    trouble.tell("the store is full")
+    await trouble.stay(60, 900)
+    store.used_percent = HALF_FULL_PERCENT
+    trouble.tell("the store has room")
 
 
 async def process_is_cut_off_from_the_cloud(trouble: Trouble) -> None:
