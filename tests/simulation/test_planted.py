@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from lcm.system.clock import SystemClock
-from world.checks import capacity, events, labs, leaders, licences, machines, phases, ports, privacy, store, writes
+from world.checks import capacity, events, labs, leaders, licences, machines, phases, ports, privacy, store, versions, writes
 from world.planted.faults import Planted, search
 from world.planted.run import PLANTED, QUICK
 
@@ -29,6 +29,7 @@ NEVER = (
     privacy.LEAK,
     machines.TAKEN,
     store.UNTOLD,
+    versions.UPGRADE,
 )
 TODAY = SystemClock().now().toordinal()
 COUNT = 4

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lcm.sim.world.mishaps.processes import processes_are_upgraded
 from lcm.sim.world.scenario import Scenario, lab_topology
 from lcm.sim.world.world import Violation, World
 from world.scenarios import definition_of, pool_documents
@@ -39,7 +40,9 @@ class CheckedWorld(World):
                 await self.apply(resource)
 
     def _make_witness(self) -> CheckingWitness:
-        return CheckingWitness(self.stage, calm=not self.scenario.mishaps_an_hour)
+        wanted = self.scenario
+        undisturbed = not wanted.bystanders and set(wanted.mishaps) == {processes_are_upgraded.__name__}
+        return CheckingWitness(self.stage, calm=not wanted.mishaps_an_hour, undisturbed=undisturbed)
 
     def outcome(self) -> RunOutcome:
         """Return the result of the run."""

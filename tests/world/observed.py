@@ -87,8 +87,12 @@ class ObservedState:
 
     calm: bool = False
     """Whether nothing goes wrong in this world, so that there is no excuse for a late start."""
+    undisturbed: bool = False
+    """Whether nothing happens in this world but to our processes, so that no lab has to be started again."""
     objects: dict[str, Resource] = field(default_factory=dict)
     """By key."""
+    newer_facts: dict[str, tuple[int, frozenset[bytes], int]] = field(default_factory=dict)
+    """By key: when an object was created, what a newer version wrote there, and the schema."""
     revisions: dict[str, int] = field(default_factory=dict)
     """By key: the revision of the last commit that changed it."""
     removed: dict[str, datetime] = field(default_factory=dict)

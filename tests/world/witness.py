@@ -16,6 +16,7 @@ from lcm.store.base import Change
 from world.checks.events import EventPosition, heard_each_once
 from world.checks.privacy import committed_no_secret, shown_is_their_own, told_no_secret
 from world.checks.table import AFTER_EFFECT, ALWAYS, EACH_COMMIT, EVERY_MINUTE, LOOKING, OTHERS, at_rest
+from world.checks.versions import newer_fields_are_kept
 from world.checks.writes import Acknowledgement, is_kept
 from world.observed import ObservedChange, ObservedEffect, ObservedState, PublishedEvent
 from world.story import describe_change, names_in
@@ -38,9 +39,9 @@ class StoryLine:
 class CheckingWitness(Witness):
     """Records a run, and keeps the violations that its checks find."""
 
-    def __init__(self, stage: Environment, *, calm: bool = False) -> None:
+    def __init__(self, stage: Environment, *, calm: bool = False, undisturbed: bool = False) -> None:
         super().__init__()
-        self.seen = ObservedState(calm=calm)
+        self.seen = ObservedState(calm=calm, undisturbed=undisturbed)
         self.log: list[StoryLine] = []
         """What people did and what went wrong, in order."""
         self.story: list[StoryLine] = []
@@ -77,6 +78,7 @@ class CheckingWitness(Witness):
             self._trace.update(change.key.encode())
             self._trace.update(change.entry.value if change.entry else b"-")
         self.add_violations(committed_no_secret(changes))
+        self.add_violations(newer_fields_are_kept(self.seen, changes))
         commit = self.seen.apply_commit(revision, changes, now, host)
         for turn in commit.turns:
             self._check_change(turn)

@@ -42,6 +42,7 @@ from world.checks.rest import (
     workers_are_settled,
 )
 from world.checks.sizes import misfits_are_told, reason_is_true, size_is_seen
+from world.checks.versions import upgrade_restarts_nothing
 from world.checks.writes import nothing_goes_without_reason, object_comes_to_rest, wish_is_not_put_back
 from world.observed import Commit, ObservedChange, ObservedEffect, ObservedState
 
@@ -64,6 +65,7 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         promise_is_not_taken_back,
         late_start_has_its_reason,
         session_is_not_ended_unwarned,
+        upgrade_restarts_nothing,
     ),
     Reservation: (*_EVERY, seat_holds_what_is_promised),
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),

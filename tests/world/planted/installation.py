@@ -1,18 +1,21 @@
-"""Planted faults of what happens to an installation as a whole: its store fills up."""
+"""Planted faults of what happens to an installation as a whole: its store fills up, it is upgraded."""
 
 from typing import Any, Final
 
 import pytest
 
-from lcm.control.objects import writer
+from lcm.control.objects import records, writer
 from lcm.control.upkeep.store_health import StoreHealth
 from lcm.model.base.errors import StoreFull
 from lcm.store.base import Store
+from lcm.store.codec import Codec
 from world.checks.store import UNTOLD
+from world.checks.versions import UPGRADE
 from world.checks.writes import LOST
 from world.planted.deeds import people_want_a_lab_now, store_is_full
-from world.planted.faults import QUIET, Planted, everywhere
+from world.planted.faults import BUSY, QUIET, Planted, changed, everywhere
 
+UPGRADED: Final = changed(BUSY, processes=2, mishaps_an_hour=2, mishaps=("processes_are_upgraded",))
 FILLED: Final = people_want_a_lab_now(1, before=store_is_full)
 
 
@@ -39,6 +42,19 @@ def full_store_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, real, done)
 
 
+def newer_fields_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(records, "_value_with_unknown_fields", lambda _before: None)
+
+
+def newer_schema_is_written_over(patch: pytest.MonkeyPatch) -> None:
+    real = Codec.encode
+
+    def as_ours(self: Codec, value: Any, *, onto: bytes | None = None) -> bytes:
+        return self._head + b"\n" + real(self, value, onto=onto).partition(b"\n")[2]
+
+    patch.setattr(Codec, "encode", as_ours)
+
+
 INSTALLATION: Final = (
     Planted("a store is only read", UNTOLD, store_is_only_read, QUIET, FILLED),
     Planted("a full store stays full", UNTOLD, full_store_stays_full, QUIET, FILLED),
@@ -49,4 +65,6 @@ INSTALLATION: Final = (
         QUIET,
         FILLED,
     ),
+    Planted("newer fields are dropped", UPGRADE, newer_fields_are_dropped, UPGRADED),
+    Planted("a newer schema is written over", UPGRADE, newer_schema_is_written_over, UPGRADED),
 )

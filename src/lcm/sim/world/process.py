@@ -27,6 +27,7 @@ from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualStopwatch
 from lcm.sim.world.environment import Environment
+from lcm.sim.world.newer_version import write_as_newer
 from lcm.store.base import EVENTS_KEY, Cursor, Entry, EventReader, Fence, Lease, Op, Page, Put, StoreUsage
 from lcm.store.hub import QueueWatch
 from lcm.store.memory import MemoryStore
@@ -45,6 +46,8 @@ class StoreLink:
         self.is_cut = False
         self.lost_answers = 0
         """How many of the next commits take effect without an answer to their caller."""
+        self.is_newer = False
+        """Whether the process is of a newer version, which writes what ours does not know."""
 
     @property
     def epoch(self) -> str:
@@ -120,6 +123,8 @@ class StoreLink:
         return _raise_unreachable()
 
     async def _commit(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
+        if self.is_newer:
+            ops = [write_as_newer(one) for one in ops]
         revision = await self._store.commit(*ops, events=events, fence=fence)
         if self.lost_answers:
             self.lost_answers -= 1
@@ -134,6 +139,8 @@ async def _raise_unreachable() -> NoReturn:
 
 ASK_TIMEOUT_SECONDS: Final = 30.0
 """How long people wait for an answer."""
+STOP_SECONDS: Final = 20.0
+"""How long a process may take to stop."""
 
 
 OnError = Callable[[str, BaseException], None]
@@ -180,9 +187,15 @@ class Process:
 
     def start(self) -> None:
         """Start all of its tasks."""
-        life = self.host.spawn(self._run())
-        life.add_done_callback(self._on_end, context=Context())
+        self._life = self.host.spawn(self._run())
+        self._life.add_done_callback(self._on_end, context=Context())
         self._hanging_up = asyncio.get_running_loop().create_task(self._disconnect_when_dead(), context=Context())
+
+    async def stop(self) -> None:
+        """End it as SIGTERM does: its leases are handed over. One that takes too long is killed."""
+        self._life.cancel()
+        await asyncio.wait({self._life}, timeout=STOP_SECONDS)
+        self.host.kill()
 
     async def _disconnect_when_dead(self) -> None:
         """Break the connections of a dead process, as its kernel would; else they would get all changes for ever."""

@@ -85,6 +85,8 @@ class World:
         self.processes: list[Process] = []
         self.mishaps = 0
         """How often something went wrong."""
+        self.is_upgraded = False
+        """Whether processes that start now are of a newer version."""
         self.failure: BaseException | None = None
         """The error that ended the world itself, if there was one."""
         self._dice = self.stage.chance.stream("world")
@@ -99,6 +101,7 @@ class World:
         process = self.process_type(
             f"process-{len(self.processes)}", self.stage, self.scenario.settings, self._on_error
         )
+        process.link.is_newer = self.is_upgraded
         self.processes.append(process)
         process.start()
         return process

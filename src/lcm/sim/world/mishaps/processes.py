@@ -140,6 +140,14 @@ async def lease_is_lost(trouble: Trouble) -> None:
         await trouble.stage.store.release(lease)
 
 
+async def processes_are_upgraded(trouble: Trouble) -> None:
+    """Replace all processes, one after the other, by a newer version; perhaps go back to the older one later."""
+    await _replace_processes(trouble, newer=True)
+    if trouble.dice.random() < 0.5:  # noqa: PLR2004  either
+        await trouble.stay(300, 3_600)
+        await _replace_processes(trouble, newer=False)
+
+
 async def store_fills_up(trouble: Trouble) -> None:
     """Fill the store nearly, then wholly, until somebody makes room."""
     store = trouble.stage.store
@@ -187,6 +195,15 @@ def _choose_leader_and_effect(trouble: Trouble) -> tuple[Process, ActiveFaults, 
     spells = trouble.stage.cloud.faults.spells if to_cloud else trouble.stage.hosts.spells
     verbs = _TO_CLOUD if to_cloud else _TO_LICENCES if lease == WORKER_CONTROLLER else _TO_LABS
     return process, spells, frozenset(trouble.dice.sample(verbs, _AT_ONCE))
+
+
+async def _replace_processes(trouble: Trouble, *, newer: bool) -> None:
+    trouble.world.is_upgraded = newer
+    for process in trouble.world.alive:
+        await process.stop()
+        trouble.tell(f"{process.name} stops, to be {'upgraded' if newer else 'rolled back'}")
+        trouble.restart()
+        await trouble.stay(30, 900)
 
 
 def _resume(trouble: Trouble, process: Process) -> None:

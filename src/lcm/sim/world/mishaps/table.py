@@ -25,6 +25,7 @@ MISHAPS: Final[tuple[tuple[int, Mishap], ...]] = (
     (2, processes.watches_are_cut),
     (3, processes.lease_is_lost),
     (2, processes.store_fills_up),
+    (2, processes.processes_are_upgraded),
     (3, processes.process_is_cut_off_from_the_cloud),
     (3, processes.process_is_cut_off_from_cmls),
     (2, cloud.cloud_is_throttled),
