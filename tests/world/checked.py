@@ -32,7 +32,7 @@ class CheckedWorld(World):
     async def prepare(self) -> None:
         """Start the processes, and create what the scenario needs, as an operator's script would."""
         self.set_up()
-        for lab in self.scenario.labs:
+        for lab in (*self.scenario.labs, *self.scenario.unhostable):
             stored = await self.stage.artifacts.put(lab_topology(lab))
             await self.apply(definition_of(lab, stored))
         for pool in self.scenario.pools:

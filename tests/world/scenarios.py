@@ -8,6 +8,7 @@ import msgspec
 
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.definition import (
+    AmiRequirements,
     DefinitionState,
     LabletDefinition,
     LabletDefinitionSpec,
@@ -22,12 +23,30 @@ from lcm.sim.world.scenario import MONDAY, REGION, Scenario, ScenarioLab, Scenar
 
 VERSION: Final = "1.0.0"
 
+UNHOSTABLE_PREFIX: Final = "unhostable-"
+"""How the names of labs begin that nobody can host."""
+
+
+def unhostable_labs(track: str) -> tuple[ScenarioLab, ...]:
+    """Return labs that ask for a CML, for nodes, and for a machine that no pool has."""
+    wanted = ScenarioLab(name=UNHOSTABLE_PREFIX, track=track, cpu_cores=8, memory_gb=16)
+    differences: tuple[tuple[str, dict[str, object]], ...] = (
+        ("version", {"cml_version_min": "3.1"}),
+        ("nodes", {"node_definition": "router-of-tomorrow"}),
+        ("size", {"cpu_cores": 900, "memory_gb": 4_000}),
+    )
+    return tuple(
+        msgspec.structs.replace(wanted, name=UNHOSTABLE_PREFIX + name, **change) for name, change in differences
+    )
+
+
 CAMPUS: Final = Scenario(
     labs=(
         ScenarioLab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),
         ScenarioLab(name="ccna-exam", track="ccna", cpu_cores=12, memory_gb=24, nodes=6),
         ScenarioLab(name="ccnp-core", track="ccnp", cpu_cores=16, memory_gb=32, nodes=5),
     ),
+    unhostable=(*unhostable_labs("ccna")[:2], unhostable_labs("ccnp")[2]),
     pools=(ScenarioPool(track="ccna", most=10), ScenarioPool(track="ccnp", most=10, least=1)),
     settings=Settings(
         worker_controller_leader_lease_ttl=60,
@@ -49,7 +68,11 @@ CLASSROOM: Final = Scenario(
 """Four workers and sixty sessions a day, for tests and for scenarios that are written down."""
 
 CROWDED: Final = msgspec.structs.replace(
-    CLASSROOM, processes=3, sessions_a_day=480, pools=(ScenarioPool(track="ccna", most=4, least=2),)
+    CLASSROOM,
+    processes=3,
+    sessions_a_day=480,
+    unhostable=unhostable_labs("ccna"),
+    pools=(ScenarioPool(track="ccna", most=4, least=2),),
 )
 """The same with workers that are always there and far more sessions: the most happens in the least time."""
 
@@ -64,6 +87,7 @@ def definition_of(lab: ScenarioLab, stored: StoredArtifact) -> LabletDefinition:
         resource_requirements=ResourceRequirements(
             cpu_cores=lab.cpu_cores, memory_gb=lab.memory_gb, storage_gb=lab.storage_gb
         ),
+        ami_requirements=AmiRequirements(cml_version_min=lab.cml_version_min),
     )
     return LabletDefinition(metadata=Metadata(name=definition_name(lab)), spec=spec)
 

@@ -12,6 +12,7 @@ from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Violation
 from world.checks.capacity import seat_holds_what_is_promised, worker_is_not_overcommitted
 from world.checks.events import alerts_are_told, change_is_told
+from world.checks.hosting import nobody_waits_beside_room, reasons_are_its_own, unhostable_is_not_placed
 from world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed
 from world.checks.leaders import effect_is_the_leaders, write_is_the_leaders
 from world.checks.licences import ledger_is_right, licence_is_given_back_first, taken_seats_are_known
@@ -66,6 +67,8 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         late_start_has_its_reason,
         session_is_not_ended_unwarned,
         upgrade_restarts_nothing,
+        unhostable_is_not_placed,
+        reasons_are_its_own,
     ),
     Reservation: (*_EVERY, seat_holds_what_is_promised),
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),
@@ -104,6 +107,7 @@ EVERY_MINUTE: Final[Sequence[Callable[[ObservedState, Environment, datetime], Se
     old_lab_is_removed,
     session_ends_in_time,
     reservation_is_fulfilled,
+    nobody_waits_beside_room,
     size_is_seen,
     misfits_are_told,
     reason_is_true,

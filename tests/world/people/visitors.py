@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from lcm.control.plane.protocol import Extend, ObserveResources, Ref, Terminate
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.resource import Metadata
@@ -12,9 +14,11 @@ from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
 from lcm.sim.time.chance import Chance
 from world.checked import CheckedWorld
+from world.checks.hosting import unhostable_is_refused
 from world.checks.violation import violation
 from world.checks.writes import LOST
 from world.people.person import Person
+from world.scenarios import definition_name
 
 _EVERY_SECONDS: Final = 900
 
@@ -64,6 +68,8 @@ class Visitors(Person):
                 self.world.begin(self._book_class(f"r{self._number}", who))
             elif chance < 0.06:
                 self.world.begin(self._book_impossible(f"s{self._number}", who))
+            elif chance < 0.12 and self.world.scenario.unhostable:
+                self.world.begin(self._book_unhostable(f"s{self._number}", who))
             else:
                 self.world.begin(self._book_session(f"s{self._number}", who))
 
@@ -145,6 +151,15 @@ class Visitors(Person):
         )
         session = LabletSession(metadata=Metadata(name=name), spec=self.dice.choice(specs))
         await self.want(f"book the impossible {name}", lambda plane: plane.create(session, request=name), who)
+
+    async def _book_unhostable(self, name: str, who: Caller) -> None:
+        """Book a lab that nobody can host, which may be accepted as long as nobody knows what machines have."""
+        lab, asked_at = self.dice.choice(self.world.scenario.unhostable), self.world.clock.now()
+        spec = msgspec.structs.replace(self._choose_spec(), definition=definition_name(lab))
+        session = LabletSession(metadata=Metadata(name=name), spec=spec)
+        made = await self.want(f"book {lab.name} as {name}", lambda plane: plane.create(session, request=name), who)
+        if made is not None:
+            self.witness.add_violations(unhostable_is_refused(self.witness.seen, lab, asked_at, made))
 
     def _choose_spec(self) -> LabletSessionSpec:
         if self.dice.random() < 0.3:

@@ -108,6 +108,15 @@ async def busy_worker_is_drained(world: CheckedWorld) -> None:
     await world.insist(OPERATOR, lambda plane: plane.act(ref, Drain(deadline_minutes=20)))
 
 
+async def lab_is_wanted_that_nobody_has(world: CheckedWorld) -> None:
+    """Let somebody book labs that nobody can host, before any machine is there to show it."""
+    for number, lab in enumerate(world.scenario.unhostable[:2]):
+        await asyncio.sleep(MINUTE)
+        spec = LabletSessionSpec(definition=definition_name(lab), duration_minutes=30)
+        session = LabletSession(metadata=Metadata(name=f"odd{number}"), spec=spec)
+        await world.insist(Caller(name="odd", role=Role.USER), _booking(session))
+
+
 async def store_is_full(world: CheckedWorld) -> None:
     """Let the store be full for some minutes, beginning now."""
 

@@ -13,10 +13,11 @@ from world.planted.capacity import CAPACITY, RUSH
 from world.planted.faults import QUIET, Finding, Planted, search
 from world.planted.installation import INSTALLATION
 from world.planted.machines import MACHINES
+from world.planted.people import PEOPLE
 from world.planted.sessions import SESSIONS
 from world.planted.words import WORDS
 
-PLANTED: Final[tuple[Planted, ...]] = (*CAPACITY, *INSTALLATION, *MACHINES, *SESSIONS, *WORDS)
+PLANTED: Final[tuple[Planted, ...]] = (*CAPACITY, *INSTALLATION, *MACHINES, *PEOPLE, *SESSIONS, *WORDS)
 QUICK: Final = tuple(one for one in PLANTED if one.scenario in (QUIET, RUSH))
 """Those that are found within a few seconds."""
 

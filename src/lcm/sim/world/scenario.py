@@ -21,6 +21,8 @@ class ScenarioLab(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb: int = 8
     storage_gb: int = 10
     nodes: int = 4
+    node_definition: str = "alpine"
+    cml_version_min: str | None = None
 
 
 class ScenarioPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     face: Literal["direct", "client"] = "direct"
     """How a CML is called: by its simulator's own methods or, in worlds of tests, by our client over its REST API."""
     labs: tuple[ScenarioLab, ...] = ()
+    unhostable: tuple[ScenarioLab, ...] = ()
+    """Labs that can be booked and that no machine of any pool could ever host."""
     pools: tuple[ScenarioPool, ...] = ()
     sessions_a_day: int = 300
     mishaps_an_hour: float = 0.0
@@ -65,16 +69,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 def lab_topology(lab: ScenarioLab) -> bytes:
     """Return a lab's file: a chain of nodes, each with a console."""
-    nodes = "".join(_node_yaml(number) for number in range(lab.nodes))
+    nodes = "".join(_node_yaml(number, lab.node_definition) for number in range(lab.nodes))
     links = "".join(
         f"- {{id: l{n}, n1: n{n}, i1: i1, n2: n{n + 1}, i2: i0, label: l{n}}}\n" for n in range(lab.nodes - 1)
     )
     return f"lab: {{version: 0.3.0, title: {lab.name}}}\nnodes:\n{nodes}links:\n{links}".encode()
 
 
-def _node_yaml(number: int) -> str:
+def _node_yaml(number: int, definition: str) -> str:
     interfaces = ", ".join(f"{{id: i{n}, label: eth{n}, slot: {n}, type: physical}}" for n in range(2))
     return (
-        f"- id: n{number}\n  label: R{number}\n  node_definition: alpine\n  x: {100 * number}\n  y: 0\n"
+        f"- id: n{number}\n  label: R{number}\n  node_definition: {definition}\n  x: {100 * number}\n  y: 0\n"
         f"  tags:\n  - serial:{2000 + number}\n  configuration: hostname R{number}\n  interfaces: [{interfaces}]\n"
     )
