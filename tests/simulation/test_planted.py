@@ -8,7 +8,21 @@ from collections import Counter
 import pytest
 
 from lcm.system.clock import SystemClock
-from world.checks import capacity, events, hosting, labs, leaders, licences, machines, phases, ports, privacy, store, versions, writes
+from world.checks import (
+    capacity,
+    events,
+    hosting,
+    labs,
+    leaders,
+    licences,
+    machines,
+    phases,
+    ports,
+    privacy,
+    store,
+    versions,
+    writes,
+)
 from world.planted.faults import Planted, search
 from world.planted.run import PLANTED, QUICK
 

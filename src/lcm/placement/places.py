@@ -3,7 +3,8 @@
 Pure. The calendar, the scheduler and the pool controller build their views of the fleet from this.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -39,6 +40,7 @@ COMING_PHASES: Final = frozenset(
 """Phases of a machine that is on its way up."""
 _SIZED_PHASES: Final = frozenset({_P.READY, _P.ACTIVE, _P.DRAINING})
 _LEAVING_PHASES: Final = frozenset({_P.DRAINING, _P.TERMINATING_EC2, _P.TERMINATED, _P.FAILED})
+_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _SHORTEST_WAIT: Final = timedelta(minutes=1)
 
 
@@ -46,13 +48,16 @@ _SHORTEST_WAIT: Final = timedelta(minutes=1)
 class PoolSnapshot:
     """A pool with its template and the workers that fill its seats, by number.
 
-    `node_definitions` are those that workers of the template's image have; None while none has listed them.
+    `node_definitions` are those that workers of the template's image have, None while none has listed them, and
+    `version` is that of their CML, "" while none has told it. A worker tells it whether it fills a seat or not, so
+    that what is known is not forgotten when its seat is given up.
     """
 
     pool: LabWorkerPool
     template: WorkerTemplate
     workers: Mapping[int, LabWorker]
     node_definitions: frozenset[str] | None = None
+    version: str = ""
 
     @property
     def name(self) -> str:
@@ -64,19 +69,40 @@ def snapshot_pool(pool: LabWorkerPool, template: WorkerTemplate, workers: Mappin
     """Combine a pool with those of the workers, by uid, that fill its seats."""
     filled = ((seat.number, workers.get(seat.worker_id)) for seat in pool.status.seats)
     there = {number: worker for number, worker in filled if worker is not None}
+    defined = _find_alike(template, there, workers, lambda one: one.status.cml.node_definitions is not None)
+    versioned = _find_alike(template, there, workers, lambda one: one.status.cml.version != "")
+    return PoolSnapshot(pool, template, there, _definitions_of(defined), _version_of(versioned))
+
+
+def _find_alike(
+    template: WorkerTemplate,
+    there: Mapping[int, LabWorker],
+    workers: Mapping[str, LabWorker],
+    knows: Callable[[LabWorker], bool],
+) -> Sequence[LabWorker]:
+    """Return the workers of a template's image that know something: those in seats, or else all of them."""
     image = _image_of(template.spec.worker)
-    alike = [one for one in there.values() if _image_of(one.spec) == image]
-    return PoolSnapshot(pool, template, there, _definitions_of(alike))
+    for several in (there.values(), workers.values()):
+        if found := [one for one in several if knows(one) and _image_of(one.spec) == image]:
+            return found
+    return ()
 
 
 def _image_of(spec: LabWorkerSpec) -> object:
-    return spec.aws.ami_id, spec.aws.ami_name_pattern
+    return spec.aws.region, spec.aws.ami_id, spec.aws.ami_name_pattern
 
 
 def _definitions_of(workers: Iterable[LabWorker]) -> frozenset[str] | None:
     """Return the node definitions that any of the workers has; None while none has listed them."""
     lists = frozenset(names for one in workers if (names := one.status.cml.node_definitions) is not None)
     return _join_names(lists) if lists else None
+
+
+def _version_of(workers: Iterable[LabWorker]) -> str:
+    """Return the version of CML that the newest worker that tells it has; "" if none does."""
+    told = (one for one in workers if one.status.cml.version)
+    newest = max(told, key=lambda one: (one.metadata.created_at or _BEGINNING, one.metadata.uid), default=None)
+    return newest.status.cml.version if newest else ""
 
 
 @lru_cache(maxsize=256)
@@ -265,22 +291,12 @@ def expected_place(worker: LabWorker) -> Place | None:
     )
 
 
-def expected_version(row: PoolSnapshot) -> str:
-    """Return the version of CML that a pool's next worker will have; "" while nobody can tell.
-
-    The workers that run already tell it, if they were made from the image that the template names now.
-    """
-    image = _image_of(row.template.spec.worker)
-    running = (one for one in row.workers.values() if one.status.phase in HOSTING_PHASES)
-    return next((one.status.cml.version for one in running if _image_of(one.spec) == image), "")
-
-
 def template_place(row: PoolSnapshot) -> Place | None:
     """Return the place that every seat without a worker stands for; None while its size is not known."""
     room = template_room(row)
     if room is None:
         return None
-    return replace(seat_place(row, 0, room, datetime.min.replace(tzinfo=UTC)), name=row.pool.metadata.name)
+    return replace(seat_place(row, 0, room, _BEGINNING), name=row.pool.metadata.name)
 
 
 def find_unhostable(
@@ -298,16 +314,27 @@ def find_unhostable(
             return None
         if rejected[0] != "track":
             found.append((row.name, *rejected))
-    if not found or any(_could_host(worker, request, now) for worker in workers):
+    by_image = defaultdict[object, list[LabWorker]](list)
+    for worker in workers if found else ():
+        by_image[_image_of(worker.spec)].append(worker)
+    if not found or any(_could_host(one, alike, request, now) for alike in by_image.values() for one in alike):
         return None
     return found[0]
 
 
-def _could_host(worker: LabWorker, request: PlacementRequest, now: datetime) -> bool:
-    """Return whether a worker could host a request once it is up, empty, and has the licence that it is to get."""
-    size = worker.status.capacity or declared_capacity(worker.spec)
-    licensed = worker.status.cml.licensed or worker.spec.cml.license_token is not None
-    place = replace(worker_place(worker, now, boot=timedelta(0)), seat=True, licensed=licensed)
+def _could_host(worker: LabWorker, alike: Sequence[LabWorker], request: PlacementRequest, now: datetime) -> bool:
+    """Return whether a worker could host a request once it is up, empty, and has the licence that it is to get.
+
+    What is not known of it yet is known from those of its image.
+    """
+    size, cml = worker.status.capacity or declared_capacity(worker.spec), worker.status.cml
+    place = replace(
+        worker_place(worker, now, boot=timedelta(0)),
+        seat=True,
+        licensed=cml.licensed or worker.spec.cml.license_token is not None,
+        version=cml.version or _version_of(alike),
+        node_definitions=_definitions_of([worker] if cml.node_definitions is not None else alike),
+    )
     return size is None or _lasting_rejection(replace(place, capacity=size), request) is None
 
 
@@ -325,7 +352,7 @@ def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime
         name=f"{row.pool.metadata.name}/{number}",
         capacity=room,
         licensed=None,
-        version=expected_version(row),
+        version=row.version,
         node_definitions=row.node_definitions,
         closed=closed,
         usable_at=usable_at,

@@ -333,6 +333,25 @@ async def test_what_no_pool_could_ever_host_is_refused_at_booking_and_the_reason
 
 
 @from_monday
+async def test_what_an_image_has_is_known_from_any_machine_of_it_with_a_seat_or_without() -> None:
+    async with Room().open() as room:
+        await room.otto.create(FUTURE)
+        pool = await room.pool(max_workers=5)
+        await wants_future(room, "early")
+        first = given.changed(booting("w1", since=room.clock.now()), {"spec": {"aws": metal().spec.worker.aws}})
+        await room.change(pool, seats=filled([await room.put(first)]))
+        await room.put(given.changed(first, {"status": {"cml": {"version": "2.9.0"}}}))
+        await room.until("early", lambda one: one.status.seat is None)
+        await asyncio.sleep(60)
+        assert (await room.session("early")).status.seat is None, "no other machine is started for it"
+        await room.change(pool, seats=())
+        await asyncio.sleep(60)
+        assert (await room.session("early")).status.seat is None, "the machine without a seat still tells"
+        with pytest.raises(NoRoom, match=r"its CML is 2\.9\.0"):
+            await wants_future(room, "late")
+
+
+@from_monday
 async def test_a_machine_that_was_imported_gets_no_session_before_a_person_says_so() -> None:
     async with Room().open() as room:
         worker = given.changed(serving("found", lab_track=""), {"spec": {"accepts_sessions": False}})
