@@ -291,6 +291,17 @@ def expected_place(worker: LabWorker) -> Place | None:
     )
 
 
+def with_image_facts(place: Place, worker: LabWorker, row: PoolSnapshot) -> Place:
+    """Return the place of a worker with what it has not told yet, but others of its pool's image have.
+
+    Who cannot use them need not wait for it.
+    """
+    if _image_of(worker.spec) != _image_of(row.template.spec.worker):
+        return place
+    definitions = row.node_definitions if place.node_definitions is None else place.node_definitions
+    return replace(place, version=place.version or row.version, node_definitions=definitions)
+
+
 def template_place(row: PoolSnapshot) -> Place | None:
     """Return the place that every seat without a worker stands for; None while its size is not known."""
     room = template_room(row)

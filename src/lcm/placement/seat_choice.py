@@ -16,7 +16,7 @@ from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, dimension_words,
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.candidate import format_moment
 from lcm.placement.limits import LIMITS, OPENING_POLICIES, PromiseRules, find_violated_limit, outside_hours
-from lcm.placement.places import PoolSnapshot, expected_place
+from lcm.placement.places import PoolSnapshot, expected_place, with_image_facts
 from lcm.placement.request import Place, PlacementRequest
 from lcm.placement.rules import static_rejection
 from lcm.placement.seats import FOREIGN_LABS_STAY, Seats, SeatTimeline, Span, span_of, total_length
@@ -198,8 +198,10 @@ def seat_kinds_of(row: PoolSnapshot, template: Place) -> SeatKinds:
     alike: dict[object, list[int]] = defaultdict(list)
     for number, worker in row.workers.items():
         alike[_worker_facts(worker)].append(number)
-    found = ((expected_place(row.workers[numbers[0]]), numbers) for numbers in alike.values())
-    return SeatKinds(template, [(place, numbers) for place, numbers in found if place is not None])
+    first = ((row.workers[numbers[0]], numbers) for numbers in alike.values())
+    found = ((worker, expected_place(worker), numbers) for worker, numbers in first)
+    kinds = [(with_image_facts(place, worker, row), numbers) for worker, place, numbers in found if place is not None]
+    return SeatKinds(template, kinds)
 
 
 def _worker_facts(worker: LabWorker) -> object:
@@ -207,7 +209,8 @@ def _worker_facts(worker: LabWorker) -> object:
     spec, status, cml = worker.spec, worker.status, worker.spec.cml
     going = worker.metadata.deletion_timestamp is not None
     state = status.phase, status.failure, status.cml.licensed, status.cml.version, status.cml.node_definitions
-    return spec.aws.region, spec.lab_track, spec.lab_types, cml.license_flavour, cml.license_token, going, state
+    image = spec.aws.region, spec.aws.ami_id, spec.aws.ami_name_pattern
+    return image, spec.lab_track, spec.lab_types, cml.license_flavour, cml.license_token, going, state
 
 
 def exclude_unsuitable(

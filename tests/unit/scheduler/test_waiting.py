@@ -349,6 +349,12 @@ async def test_what_an_image_has_is_known_from_any_machine_of_it_with_a_seat_or_
         assert (await room.session("early")).status.seat is None, "the machine without a seat still tells"
         with pytest.raises(NoRoom, match=r"its CML is 2\.9\.0"):
             await wants_future(room, "late")
+        second = msgspec.structs.replace(first, metadata=booting("w2", since=room.clock.now()).metadata)
+        await room.change(pool, seats=filled([await room.put(second)]))
+        soon = room.clock.now() + 3 * HOUR
+        spec = LabletSessionSpec(definition="future:1.0.0", timeslot_start=soon, timeslot_end=soon + HOUR)
+        with pytest.raises(NoRoom, match=r"its CML is 2\.9\.0"):
+            await room.otto.create(LabletSession(metadata=Metadata(name="slot"), spec=spec))
 
 
 @from_monday

@@ -18,7 +18,14 @@ from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSessio
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms, boot_lead, usual_boot
 from lcm.placement.limits import OPENING_POLICIES
-from lcm.placement.places import PoolSnapshot, seat_place, template_room, usable_from, worker_place
+from lcm.placement.places import (
+    PoolSnapshot,
+    seat_place,
+    template_room,
+    usable_from,
+    with_image_facts,
+    worker_place,
+)
 from lcm.placement.request import BOOTING, Place
 
 SAMPLES_KEPT: Final = 50
@@ -139,11 +146,9 @@ def _as_booting_seat(place: Place, worker: LabWorker, row: PoolSnapshot) -> Plac
     """Return the place of a booting machine as the seat it fills: what its template promises is not visible on it yet.
 
     If it were rejected because it has no licence yet, another machine would be started for each session that waits
-    for it. What others of its image have, it will have too: who cannot use them does not wait for it.
+    for it.
     """
     if place.closed != BOOTING:
         return place
     licensed = None if worker.spec.cml.license_token else place.licensed
-    definitions = row.node_definitions if place.node_definitions is None else place.node_definitions
-    version = place.version or row.version
-    return replace(place, seat=True, licensed=licensed, version=version, node_definitions=definitions)
+    return replace(with_image_facts(place, worker, row), seat=True, licensed=licensed)
