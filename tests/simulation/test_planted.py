@@ -19,6 +19,7 @@ from world.checks import (
     phases,
     ports,
     privacy,
+    quotas,
     store,
     versions,
     writes,
@@ -43,6 +44,7 @@ NEVER = (
     privacy.LEAK,
     machines.TAKEN,
     hosting.IN_THE_WAY,
+    quotas.GREEDY,
     store.UNTOLD,
     versions.UPGRADE,
 )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lcm.controllers.runtime.settings import owner_limits_of
 from lcm.sim.world.mishaps.processes import processes_are_upgraded
 from lcm.sim.world.scenario import Scenario, lab_topology
 from lcm.sim.world.world import Violation, World
@@ -42,7 +43,9 @@ class CheckedWorld(World):
     def _make_witness(self) -> CheckingWitness:
         wanted = self.scenario
         undisturbed = not wanted.bystanders and set(wanted.mishaps) == {processes_are_upgraded.__name__}
-        return CheckingWitness(self.stage, calm=not wanted.mishaps_an_hour, undisturbed=undisturbed)
+        made = CheckingWitness(self.stage, calm=not wanted.mishaps_an_hour, undisturbed=undisturbed)
+        made.seen.limits = owner_limits_of(wanted.settings)
+        return made
 
     def outcome(self) -> RunOutcome:
         """Return the result of the run."""

@@ -14,6 +14,7 @@ import msgspec
 from lcm.control.access.audit import AUDIT_PREFIX as AUDIT
 from lcm.control.access.audit import AuditRecord
 from lcm.control.accounts.licences import SEATS_PREFIX
+from lcm.control.booking.quota import OwnerLimits
 from lcm.control.objects.records import ALERTS, CODEC, ref_of_key
 from lcm.control.telemetry.alert_records import Alerts
 from lcm.model.base.event import Event
@@ -91,6 +92,10 @@ class ObservedState:
     """Whether nothing happens in this world but to our processes, so that no lab has to be started again."""
     objects: dict[str, Resource] = field(default_factory=dict)
     """By key."""
+    limits: OwnerLimits = field(default_factory=OwnerLimits)
+    """How much one owner may book."""
+    passed_over: Counter[str] = field(default_factory=Counter)
+    """By uid: how often another session got a place for which a session waits whose turn it was."""
     newer_facts: dict[str, tuple[int, frozenset[bytes], int]] = field(default_factory=dict)
     """By key: when an object was created, what a newer version wrote there, and the schema."""
     revisions: dict[str, int] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from world.checks.promises import (
     reservation_is_fulfilled,
     session_ends_in_time,
 )
+from world.checks.quotas import owner_is_within_limits, turn_is_fair
 from world.checks.rest import (
     files_are_gone,
     labs_are_gone,
@@ -69,6 +70,7 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         upgrade_restarts_nothing,
         unhostable_is_not_placed,
         reasons_are_its_own,
+        turn_is_fair,
     ),
     Reservation: (*_EVERY, seat_holds_what_is_promised),
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),
@@ -89,6 +91,7 @@ EACH_COMMIT: Final[Sequence[Callable[[ObservedState, Commit], Sequence[Violation
     nothing_goes_without_reason,
     touched_is_their_own,
     change_is_told,
+    owner_is_within_limits,
 )
 """After each commit, about all of it."""
 

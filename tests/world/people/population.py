@@ -5,6 +5,7 @@ from typing import Final
 from lcm.model.access.identity import Role
 from world.checked import CheckedWorld
 from world.people.auditor import Auditor
+from world.people.greedy import Greedy
 from world.people.listener import Listener
 from world.people.monitor import Monitor
 from world.people.operator import Operator
@@ -30,6 +31,7 @@ class Population:
         world.begin(Monitor(world).watch_processes())
         if not world.scenario.bystanders:
             return
+        world.begin(Greedy(world, self._current, "gus").grab())
         operator = Operator(world, self._current)
         world.begin(operator.meddle())
         world.begin(operator.answer_alerts())

@@ -48,8 +48,8 @@ _LONGEST_EXTENSION: Final = timedelta(minutes=60)
 class Visitors(Person):
     """Everybody who books."""
 
-    def __init__(self, world: CheckedWorld, current: Mapping[str, str]) -> None:
-        super().__init__(world, "visitors")
+    def __init__(self, world: CheckedWorld, current: Mapping[str, str], name: str = "visitors") -> None:
+        super().__init__(world, name)
         self._current = current
         """The definition that is booked for each lab."""
         self._number = 0

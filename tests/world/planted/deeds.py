@@ -117,6 +117,20 @@ async def lab_is_wanted_that_nobody_has(world: CheckedWorld) -> None:
         await world.insist(Caller(name="odd", role=Role.USER), _booking(session))
 
 
+async def somebody_grabs_all(world: CheckedWorld) -> None:
+    """Let somebody ask every process for many labs at one moment, and somebody else for one a little later."""
+    await _serving(world)
+    spec = LabletSessionSpec(definition=definition_name(world.scenario.labs[0]), duration_minutes=30)
+    gus, ada = Caller(name="gus", role=Role.USER), Caller(name="ada", role=Role.USER)
+    asked = []
+    for number in range(14):
+        session = LabletSession(metadata=Metadata(name=f"g{number}"), spec=spec)
+        asked.append(world.alive[number % len(world.alive)].ask(gus, _booking(session)))
+    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.sleep(MINUTE)
+    await world.insist(ada, _booking(LabletSession(metadata=Metadata(name="a1"), spec=spec)))
+
+
 async def store_is_full(world: CheckedWorld) -> None:
     """Let the store be full for some minutes, beginning now."""
 

@@ -1,4 +1,4 @@
-"""How a newer version of this software writes objects: in a schema of its own that ours can read, with fields of its own.
+"""How a newer version of this software writes objects: in a schema that ours can read, with more fields.
 
 `StoreLink` writes with it for processes that are of that version.
 """
