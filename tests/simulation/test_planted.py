@@ -20,6 +20,7 @@ from world.checks import (
     ports,
     privacy,
     quotas,
+    restores,
     store,
     versions,
     writes,
@@ -45,6 +46,7 @@ NEVER = (
     machines.TAKEN,
     hosting.IN_THE_WAY,
     quotas.GREEDY,
+    restores.RESTORED,
     store.UNTOLD,
     versions.UPGRADE,
 )

@@ -6,7 +6,7 @@ It is made from commits alone and shares nothing with the code under test but th
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -27,10 +27,11 @@ from lcm.model.money.licences import LicenceSeat
 from lcm.model.money.prices import declared_capacity
 from lcm.model.telemetry.alert import Alert
 from lcm.sim.cloud.effects import Effect
-from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Lease, unpack_events
+from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Entry, Lease, unpack_events
 
 R = TypeVar("R", bound=Resource)
 ARCHIVE: Final = "archive/"
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,12 @@ class ObservedState:
     """By key."""
     limits: OwnerLimits = field(default_factory=OwnerLimits)
     """How much one owner may book."""
-    passed_over: Counter[str] = field(default_factory=Counter)
-    """By uid: how often another session got a place for which a session waits whose turn it was."""
+    passed_over: dict[str, datetime] = field(default_factory=dict)
+    """By uid: when another session first got a place for which a session waits whose turn it was."""
+    restored_at: datetime = NEVER
+    """When the store was last put back to an earlier state."""
+    forgotten: dict[str, LabletSession] = field(default_factory=dict)
+    """By uid: sessions that lived when the store was put back to a state that does not know them."""
     newer_facts: dict[str, tuple[int, frozenset[bytes], int]] = field(default_factory=dict)
     """By key: when an object was created, what a newer version wrote there, and the schema."""
     revisions: dict[str, int] = field(default_factory=dict)
@@ -154,6 +159,19 @@ class ObservedState:
                 self.removed[turn.latest.metadata.uid] = at
         return commit
 
+    def restore(self, entries: Sequence[Entry], taken_at: datetime, at: datetime) -> None:
+        """Begin anew with the entries of an earlier state; what is known of the outside stays known."""
+        lived = {uid: one for uid, one in self.sessions.items() if not self.is_over(one)}
+        fresh = ObservedState(self.calm, self.undisturbed, limits=self.limits, restored_at=at)
+        fresh.had_machine, fresh.warned, fresh.changes = self.had_machine, self.warned, self.changes
+        fresh.removed = {uid: gone_at for uid, gone_at in self.removed.items() if gone_at <= taken_at}
+        fresh.sessions = {uid: one for uid, one in self.sessions.items() if uid in fresh.removed}
+        fresh.apply_commit(0, [Change(one.key, one) for one in entries], at, None)
+        fresh.revisions = {one.key: one.revision for one in entries if one.key in fresh.objects}
+        fresh.forgotten = {uid: one for uid, one in (self.forgotten | lived).items() if uid not in fresh.sessions}
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(fresh, name))
+
     @property
     def pools(self) -> Mapping[str, LabWorkerPool]:
         """Pools by name."""
@@ -175,6 +193,10 @@ class ObservedState:
     def is_over(self, session: LabletSession) -> bool:
         """Return whether a session has ended, or was removed."""
         return not is_live(session) or session.metadata.uid in self.removed
+
+    def was_put_back(self, session: LabletSession) -> bool:
+        """Return whether a session is older than the last restore, so that it may have gone on before it."""
+        return session.metadata.created_at is not None and session.metadata.created_at <= self.restored_at
 
     def duration_of(self, what: tuple[str, ...], now: datetime, *, is_so: bool) -> timedelta:
         """Return for how long something has been so, as far as somebody has looked; zero if it is not so."""

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from lcm.model.access.identity import Caller
@@ -12,7 +13,7 @@ from lcm.sim.cloud.effects import SENDER, Effect
 from lcm.sim.time.host import HOST
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Witness
-from lcm.store.base import Change
+from lcm.store.base import Change, Entry
 from world.checks.events import EventPosition, heard_each_once
 from world.checks.privacy import committed_no_secret, shown_is_their_own, told_no_secret
 from world.checks.table import AFTER_EFFECT, ALWAYS, EACH_COMMIT, EVERY_MINUTE, LOOKING, OTHERS, at_rest
@@ -50,6 +51,8 @@ class CheckingWitness(Witness):
         self._clock = stage.clock
         self._trace = hashlib.sha256()
         self._acknowledged: list[Acknowledgement] = []
+        self.restores = 0
+        """How often the store was put back to an earlier state."""
 
     @property
     def trace(self) -> str:
@@ -84,6 +87,13 @@ class CheckingWitness(Witness):
             self._check_change(turn)
         for check in EACH_COMMIT:
             self.add_violations(check(self.seen, commit))
+
+    def record_restore(self, entries: Sequence[Entry], revision: int, taken_at: datetime) -> None:
+        """Begin anew with an earlier state of the store; what was acknowledged since then is lost."""
+        self.restores += 1
+        kept = [one for one in self._acknowledged if one.resource.metadata.resource_version <= revision]
+        self._acknowledged = [one for one in kept if one.at <= taken_at]
+        self.seen.restore(entries, taken_at, self._clock.now())
 
     def record_effect(self, effect: Effect) -> None:
         """Record and check an effect on the outside, on the host that causes it."""

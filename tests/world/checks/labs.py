@@ -19,11 +19,12 @@ _UID: Final = re.compile(r" \[([^\]]+)\]$")
 
 
 def ended_session_left_no_lab(
-    _seen: ObservedState, turn: ObservedChange[LabletSession], stage: Environment
+    seen: ObservedState, turn: ObservedChange[LabletSession], stage: Environment
 ) -> Sequence[Violation]:
     """Check, when a session ends or is removed, that no running machine has its lab.
 
-    A machine that does not run is excused: its disk cannot be looked at until it is started.
+    A machine that does not run is excused: its disk cannot be looked at until it is started. So is another machine
+    than that of its worker if a restore put the session back: the next sweep finds what was there.
     """
     before, after = turn.before, turn.after
     if after is not None and is_live(after):
@@ -31,6 +32,9 @@ def ended_session_left_no_lab(
     if before is not None and not is_live(before):
         return ()
     mine = [where for where, uid, _ in labs_on(stage, turn.at) if uid == turn.latest.metadata.uid]
+    if seen.was_put_back(turn.latest):
+        worker = seen.workers.get(turn.latest.status.worker_id or "")
+        mine = [where for where in mine if worker is not None and where == worker.status.ec2.instance_id]
     return [violation(LEFT, f"it has ended, and its lab is on {where}", turn.latest) for where in mine]
 
 
@@ -53,7 +57,7 @@ def old_lab_is_removed(seen: ObservedState, stage: Environment, now: datetime) -
         session = seen.sessions.get(uid)
         if session is None or not seen.is_over(session):
             continue
-        since = max(seen.removed.get(uid, session.status.history[-1].at), running_since)
+        since = max(seen.removed.get(uid, session.status.history[-1].at), running_since, seen.restored_at)
         if now - since > LEFT_GRACE:
             found.append(violation(LEFT, f"its lab is on {where} since {since:%d %H:%M}", session))
     return found

@@ -68,7 +68,7 @@ def machine_has_a_record(seen: ObservedState, stage: Environment, now: datetime)
     return [
         Violation(NO_RECORD, f"{one.instance_id} is {one.state} and launched {one.launched_at:%d %H:%M}", ())
         for one in ours
-        if now - one.launched_at > RECORD_GRACE and not _has_record(seen, one, now)
+        if now - max(one.launched_at, seen.restored_at) > RECORD_GRACE and not _has_record(seen, one, now)
     ]
 
 
@@ -80,7 +80,7 @@ def record_has_its_machine(seen: ObservedState, stage: Environment, now: datetim
         if machine is None or worker.status.phase not in _UP:
             continue
         last = machine.change_at(now)
-        if last.state in _DOWN and now - last.at > NOTICE_GRACE:
+        if last.state in _DOWN and now - max(last.at, seen.restored_at) > NOTICE_GRACE:
             text = f"{worker.status.phase}, and {machine.instance_id} is {last.state} since {last.at:%d %H:%M:%S}"
             found.append(violation(UNNOTICED, text, worker))
     return found

@@ -64,7 +64,7 @@ def ports_in_use_are_seen(seen: ObservedState, stage: Environment, now: datetime
         return ()
     found: list[Violation] = []
     for worker in seen.workers.values():
-        cml = stage.cml(worker.status.ec2.instance_id) if _is_answering(worker, now) else None
+        cml = stage.cml(worker.status.ec2.instance_id) if is_answering(worker, now) else None
         unseen = _ports_in_use(cml) - _known_ports(seen, worker) if cml else frozenset()
         found += _check_unseen(seen, worker, unseen, now)
     return found
@@ -91,7 +91,7 @@ def _other_sessions(seen: ObservedState, session: LabletSession) -> Iterable[Lab
     return [other for uid, other in here.items() if uid != session.metadata.uid]
 
 
-def _is_answering(worker: LabWorker, now: datetime) -> bool:
+def is_answering(worker: LabWorker, now: datetime) -> bool:
     """Return whether a worker serves, and its CML has answered for a while."""
     known = find_condition(worker.status.conditions, WorkerCondition.REACHABLE)
     answers = known is not None and known.status is Truth.TRUE and now - known.last_transition_at > SEEN_GRACE

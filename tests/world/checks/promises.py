@@ -49,10 +49,12 @@ def late_start_has_its_reason(seen: ObservedState, turn: ObservedChange[LabletSe
     """Check that a timed session runs when its slot begins, or says why not; without mishaps all must run in time.
 
     Its status says why when it was tried more than once, or has an error, or its condition AtRisk has a message. A
-    cancelled session is not late.
+    cancelled session is not late, and one that a restore put back may be as late as that.
     """
     before, after = turn.before, turn.after
     if after is None or before is None or before.status.phase is after.status.phase or not _is_late(turn, after):
+        return ()
+    if seen.was_put_back(after):
         return ()
     why = _late_reason(after)
     if why and not seen.calm:
@@ -69,7 +71,7 @@ def session_ends_in_time(seen: ObservedState, _stage: Environment, now: datetime
     return [
         violation(NO_CAPACITY, f"it still runs, and its end was {one.status.ends_at:%d %H:%M}", one)
         for one in running
-        if one.status.ends_at is not None and now - one.status.ends_at > END_GRACE
+        if one.status.ends_at is not None and now - max(one.status.ends_at, seen.restored_at) > END_GRACE
     ]
 
 
@@ -85,7 +87,7 @@ def reservation_is_fulfilled(seen: ObservedState, _stage: Environment, now: date
         )
         for one in lasting
         for held in one.status.held
-        if held.session is None and now - held.claim.start > MAKING_GRACE
+        if held.session is None and now - max(held.claim.start, seen.restored_at) > MAKING_GRACE
     ]
 
 

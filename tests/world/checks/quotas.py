@@ -14,8 +14,8 @@ from world.observed import Commit, ObservedChange, ObservedState
 GREEDY: Final = "an owner above their limits, or before others whose turn it was"
 TURN_MARGIN: Final = timedelta(minutes=10)
 """Waiting this much longer is no reason to be first: a plan takes a while, and so does a change of leaders."""
-MOST_PASSES: Final = 3
-"""How often somebody may be passed over: of those whose turn comes at once, one may be refused and asked again."""
+PASSED_AGAIN: Final = timedelta(minutes=5)
+"""Of those whose turn comes at one moment, one may be refused and asked again: after this time it is passed over."""
 
 
 def owner_is_within_limits(seen: ObservedState, commit: Commit) -> Sequence[Violation]:
@@ -47,8 +47,8 @@ def turn_is_fair(seen: ObservedState, turn: ObservedChange[LabletSession]) -> Se
     found = []
     for one in late:
         if _turn_of(seen, one) + TURN_MARGIN < own and turn.at - _created(one) > TURN_MARGIN:
-            seen.passed_over[one.metadata.uid] += 1
-            if seen.passed_over[one.metadata.uid] == MOST_PASSES:
+            first = seen.passed_over.setdefault(one.metadata.uid, turn.at)
+            if turn.at - first > PASSED_AGAIN:
                 found.append(
                     violation(GREEDY, f"{one.metadata.name} waits, and {after.metadata.name} goes", one, after)
                 )

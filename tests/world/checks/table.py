@@ -43,6 +43,7 @@ from world.checks.rest import (
     sessions_are_over,
     workers_are_settled,
 )
+from world.checks.restores import held_lab_is_not_removed, held_labs_are_told
 from world.checks.sizes import misfits_are_told, reason_is_true, size_is_seen
 from world.checks.versions import upgrade_restarts_nothing
 from world.checks.writes import nothing_goes_without_reason, object_comes_to_rest, wish_is_not_put_back
@@ -101,6 +102,7 @@ AFTER_EFFECT: Final[Sequence[Callable[[ObservedState, ObservedEffect, Environmen
     machine_is_not_taken_by_effect,
     licence_is_given_back_first,
     lab_is_made_for_a_live_session,
+    held_lab_is_not_removed,
 )
 """After each effect on the outside."""
 
@@ -108,6 +110,7 @@ EVERY_MINUTE: Final[Sequence[Callable[[ObservedState, Environment, datetime], Se
     machine_has_a_record,
     record_has_its_machine,
     old_lab_is_removed,
+    held_labs_are_told,
     session_ends_in_time,
     reservation_is_fulfilled,
     nobody_waits_beside_room,

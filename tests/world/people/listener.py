@@ -46,6 +46,8 @@ class Listener(Person):
         """Everything after this position, up to the last one received, must have been received."""
         self._compared = 0
         """How many of all events are accounted for."""
+        self._restores = 0
+        """How many restores of the store it knows of."""
 
     async def listen(self) -> None:
         """Follow one process after the other."""
@@ -55,7 +57,10 @@ class Listener(Person):
                 await asyncio.sleep(_SOON_SECONDS)
                 continue
             await self._follow_process(self.dice.choice(able))
-            self._compare()
+            if self._restores == self.witness.restores:
+                self._compare()
+            else:
+                self._forget()
             await self.wait_about(_AWAY_SECONDS)
 
     async def _follow_process(self, process: Process) -> None:
@@ -92,8 +97,15 @@ class Listener(Person):
                 continue
             return
 
+    def _forget(self) -> None:
+        """Start over: the store has another history."""
+        self._restores, self._at, self._compared = self.witness.restores, None, 0
+        self._received.clear()
+
     def _restart_at(self, at: Position) -> None:
         """Start over at a position: what came before it is not expected any more."""
+        if self._restores != self.witness.restores:
+            self._forget()
         self._compare()
         self._at = self._since = at
         self._received.clear()

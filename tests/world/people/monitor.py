@@ -7,6 +7,7 @@ from lcm.model.access.identity import Role
 from lcm.model.base.errors import LcmError
 from lcm.sim.world.process import Process
 from world.checked import CheckedWorld
+from world.checks.restores import process_notices
 from world.checks.store import full_store_is_told
 from world.people.person import Person
 
@@ -34,4 +35,5 @@ class Monitor(Person):
             except LcmError as error:
                 self.witness.tell(f"{process.name} does not say what is wrong: {type(error).__name__}")
         now, stage = self.world.clock.now(), self.world.stage
+        self.witness.add_violations(process_notices(self.witness.seen, process, now))
         self.witness.add_violations(full_store_is_told(self.witness.seen, stage, now, process.name, alerts))

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
-from lcm.control.plane.protocol import Drain, Pause, Ref, Resume, Snooze, Undrain, WorkerAction
+from lcm.control.plane.protocol import Drain, Pause, Ref, RemoveLab, Resume, Snooze, Undrain, WorkerAction
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import Gone, LcmError
 from lcm.model.base.resource import Metadata
@@ -26,6 +27,8 @@ from world.scenarios import definition_of, pool_documents
 _MEDDLES_SECONDS: Final = 2_400
 _ANSWERS_SECONDS: Final = 600
 _HOUR_SECONDS: Final = 3_600
+_KEEPS_LABS: Final = timedelta(hours=1)
+"""How long labs of sessions that a restore has lost may be of use to anybody."""
 _SERVING: Final = (WorkerPhase.READY, WorkerPhase.ACTIVE)
 OperatorAction = Callable[[], Coroutine[Any, Any, None]]
 
@@ -84,6 +87,9 @@ class Operator(Person):
                 self._terminate(alert.message.split()[0])
             case ("StrayInstance", _) | ("OrphanedInstance", _):
                 await self.want(f"remove {alert.name} ({alert.alert})", lambda plane: plane.delete(ref), removed=True)
+            case "LabOfUnknownSession", _ if self.world.clock.now() - alert.since > _KEEPS_LABS:
+                lab = alert.message.split()[1]
+                await self._act(alert.name, RemoveLab(lab_id=lab))
             case "WorkerFailed", "StoppedByHand":
                 await self._act(alert.name, Resume())
             case "WorkerFailed", _ if "it is not tried again" in alert.message:

@@ -10,6 +10,7 @@ import msgspec
 from lcm.control.plane.protocol import Extend, ObserveResources, Ref, Terminate
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition
 from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
 from lcm.sim.time.chance import Chance
@@ -26,9 +27,9 @@ _EVERY_SECONDS: Final = 900
 async def use_lab(world: CheckedWorld, session: LabletSession, dice: Chance) -> None:
     """Use a session's lab once in a while, as long as the session lasts."""
     uid, seen = session.metadata.uid, world.witness.seen
-    while not seen.is_over(seen.sessions[uid]):
+    while (found := seen.sessions.get(uid)) is not None and not seen.is_over(found):
         await asyncio.sleep(dice.expovariate(1 / _EVERY_SECONDS))
-        found = seen.sessions[uid]
+        found = seen.sessions.get(uid, found)
         worker = seen.workers.get(found.status.worker_id or "")
         cml = world.stage.cml(worker.status.ec2.instance_id) if worker else None
         if cml is not None and cml.is_up and found.status.phase is SessionPhase.RUNNING:
@@ -89,7 +90,8 @@ class Visitors(Person):
         """Send the very same request once more; another session would be one that nobody wanted."""
         name = session.metadata.name
         again = await self.want(f"book {name} again", lambda plane: plane.create(session, request=name), who)
-        if again is not None and again.metadata.uid != made.metadata.uid:
+        known = made.metadata.uid in self.witness.seen.sessions
+        if again is not None and known and again.metadata.uid != made.metadata.uid:
             self.witness.add_violations([violation(LOST, f"{name} was booked twice by one request", made)])
 
     def _choose_changes(self) -> list[str]:
@@ -187,4 +189,9 @@ class Visitors(Person):
         return scenario.end + timedelta(hours=scenario.quiet_hours) - _SPARE - _LONGEST_EXTENSION
 
     def _choose_lab(self) -> str:
-        return self._current[self.dice.choice(self.world.scenario.labs).name]
+        """Choose a lab; the version before is booked where the newest is lost by a restore."""
+        lab = self.dice.choice(self.world.scenario.labs).name
+        known = [one for one in self.witness.seen.objects.values() if isinstance(one, LabletDefinition)]
+        active = [one for one in known if one.spec.state is DefinitionState.ACTIVE]
+        names = [one.metadata.name for one in active if one.metadata.name.startswith(f"{lab}:")]
+        return self._current[lab] if self._current[lab] in names or not names else names[-1]

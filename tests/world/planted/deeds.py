@@ -16,6 +16,8 @@ from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.rest.documents import NodeUpdate
 from lcm.sim.time.faults import FaultKind, FaultPeriod
 from lcm.sim.world.environment import FULL_PERCENT, HALF_FULL_PERCENT
+from lcm.sim.world.mishaps.restores import backup_is_restored, store_is_put_back
+from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
 from lcm.sim.world.world import OPERATOR, PlaneCall
 from world.checked import CheckedWorld
@@ -140,6 +142,18 @@ async def store_is_full(world: CheckedWorld) -> None:
 
     world.stage.store.used_percent = FULL_PERCENT
     world.begin(have_room_again())
+
+
+async def backup_is_restored_later(world: CheckedWorld) -> None:
+    """Let a backup be taken when a machine serves, and be restored when labs run that it does not know."""
+    await _serving(world)
+    await backup_is_restored(Trouble(world), after=(15 * MINUTE, 15 * MINUTE))
+
+
+async def store_goes_back(world: CheckedWorld) -> None:
+    """Let the store be put back under processes that run."""
+    await asyncio.sleep(5 * MINUTE)
+    await store_is_put_back(Trouble(world), after=(15 * MINUTE, 15 * MINUTE))
 
 
 async def session_is_deleted(world: CheckedWorld) -> None:

@@ -35,7 +35,7 @@ def wishes_of_one_size_are_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def node_definitions_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(rules.STATIC_FILTERS, "node_definitions", lambda _place, _request: None)  # type: ignore[arg-type]  # it is a dict
+    patch.setitem(rules.STATIC_FILTERS, "node_definitions", lambda _place, _request: None)
 
 
 def limits_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:

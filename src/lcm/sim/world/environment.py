@@ -1,11 +1,12 @@
 """What outlives our processes: the store, the cloud with its CMLs and licences, artifacts, time and chance."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import StoreFull
+from lcm.model.base.errors import Relist, StoreFull
 from lcm.providers.protocols.labhost import Hosts
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.sim.cloud.effects import OnEffect, ignore_effect
@@ -14,7 +15,7 @@ from lcm.sim.cml.engine import Cml
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock
 from lcm.sim.world.scenario import SECRET, Scenario
-from lcm.store.base import Change, Fence, Lease, Op, Put, StoreUsage
+from lcm.store.base import LEASES_PREFIX, Change, CommitChanges, Entry, Fence, Lease, Op, Put, StoreUsage
 from lcm.store.memory import MemoryStore
 
 OnCommit = Callable[[int, Sequence[Change]], None]
@@ -53,6 +54,16 @@ FULL_PERCENT: Final = 100
 HALF_FULL_PERCENT: Final = 50
 
 
+@dataclass(frozen=True)
+class StoreCopy:
+    """A copy of a store's files."""
+
+    revision: int
+    compacted: int
+    states: Mapping[str, Sequence[tuple[int, Entry | None]]]
+    log: Sequence[CommitChanges]
+
+
 class WatchedStore(MemoryStore):
     """A store that reports every commit, on the host that made it, and that can be full.
 
@@ -86,6 +97,33 @@ class WatchedStore(MemoryStore):
     async def usage(self) -> StoreUsage | None:
         await super().usage()
         return StoreUsage(self.used_percent * _STORE_BYTES // FULL_PERCENT, _STORE_BYTES)
+
+    def copy_state(self) -> StoreCopy:
+        """Return all that it holds now, as a copy of its files would."""
+        states = {key: list(several) for key, several in self._states.items() if not key.startswith(LEASES_PREFIX)}
+        return StoreCopy(self._revision, self._compacted, states, list(self._log))
+
+    def put_back(self, copy: StoreCopy) -> None:
+        """Become a copy again, under the processes that run: the revision goes back, and no lease is held."""
+        for held in self._leases.values():
+            held.timer.cancel()
+        self._leases.clear()
+        self._revision, self._compacted, self._log = copy.revision, copy.compacted, list(copy.log)
+        self._states = {key: list(several) for key, several in copy.states.items()}
+        self._keys = sorted(self._states)
+        self._compactable = dict.fromkeys(self._keys)
+        self._hub.tail = self._revision
+        self._hub.end(Relist("the connection broke"))
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last commit."""
+        return self._revision
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether any process holds a lease."""
+        return bool(self._leases)
 
     async def _refuse_if_full(self) -> None:
         if self.is_full:

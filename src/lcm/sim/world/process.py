@@ -19,19 +19,30 @@ from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
 from lcm.model.access.identity import Caller, Role
-from lcm.model.base.errors import LcmError, Relist, Unreachable
+from lcm.model.base.errors import LcmError, Relist, Unreachable, WentBack
 from lcm.model.base.event import Event
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.settings.load import Settings
 from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualStopwatch
-from lcm.sim.world.environment import Environment
+from lcm.sim.world.environment import Environment, WatchedStore
 from lcm.sim.world.newer_version import write_as_newer
-from lcm.store.base import EVENTS_KEY, Cursor, Entry, EventReader, Fence, Lease, Op, Page, Put, StoreUsage
+from lcm.store.base import (
+    EVENTS_KEY,
+    Cursor,
+    Entry,
+    EventReader,
+    Fence,
+    Lease,
+    Op,
+    Page,
+    Put,
+    StoreUsage,
+    went_back_error,
+)
 from lcm.store.hub import QueueWatch
-from lcm.store.memory import MemoryStore
-from lcm.system.tasks import run_until_first_ends
+from lcm.system.tasks import first_error, run_until_first_ends
 
 T = TypeVar("T")
 
@@ -39,8 +50,9 @@ T = TypeVar("T")
 class StoreLink:
     """The store as one process sees it."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: WatchedStore) -> None:
         self._store = store
+        self._known = store.revision
         self._numbers = itertools.count()
         self._watches: WeakValueDictionary[int, QueueWatch] = WeakValueDictionary()
         self.is_cut = False
@@ -52,6 +64,11 @@ class StoreLink:
     @property
     def epoch(self) -> str:
         return self._store.epoch
+
+    @property
+    def went_back(self) -> bool:
+        """Whether the store is at an earlier revision than this process has seen it."""
+        return self._store.revision < self._known
 
     def cut(self) -> None:
         """Cut the connection: nothing gets through."""
@@ -82,6 +99,8 @@ class StoreLink:
         watch = self._store.watch(prefix, after=after)
         if self.is_cut:
             watch.end(Relist("no connection"))
+        elif self.went_back:
+            watch.end(went_back_error(self._known, self._store.revision))
         self._watches[next(self._numbers)] = watch
         return watch
 
@@ -117,10 +136,14 @@ class StoreLink:
         await asyncio.sleep(0)
 
     def _if_connected(self, asked: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        if not self.is_cut:
-            return asked
-        asked.close()
-        return _raise_unreachable()
+        if self.is_cut:
+            asked.close()
+            return _raise_error(Unreachable("the store cannot be reached"))
+        if self.went_back:
+            asked.close()
+            return _raise_error(went_back_error(self._known, self._store.revision))
+        self._known = self._store.revision
+        return asked
 
     async def _commit(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
         if self.is_newer:
@@ -132,9 +155,9 @@ class StoreLink:
         return revision
 
 
-async def _raise_unreachable() -> NoReturn:
+async def _raise_error(error: LcmError) -> NoReturn:
     await asyncio.sleep(0)
-    raise Unreachable("the store cannot be reached")
+    raise error
 
 
 ASK_TIMEOUT_SECONDS: Final = 30.0
@@ -254,7 +277,10 @@ class Process:
         )
 
     def _on_end(self, life: asyncio.Task[None]) -> None:
-        if not life.cancelled() and (error := life.exception()) is not None:
+        error = None if life.cancelled() else first_error(life.exception())
+        if isinstance(error, WentBack):
+            self.host.kill()
+        elif error is not None:
             self._noticed(self.name, error)
 
     def _plane_of(self, actor: str) -> LocalPlane:

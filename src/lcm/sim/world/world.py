@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator, MutableMapping, Seque
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, TypeVar
 
 import structlog
@@ -19,7 +19,7 @@ from lcm.sim.cloud.effects import Effect
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import Scenario
-from lcm.store.base import Change
+from lcm.store.base import Change, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,9 @@ class Witness:
 
     def record_robbed_lease(self, name: str, holder: str) -> None:
         """Record that the store ended a lease whose holder still believes in it."""
+
+    def record_restore(self, entries: Sequence[Entry], revision: int, taken_at: datetime) -> None:
+        """Record that the store holds again what it held at an earlier moment, as of a revision."""
 
     def tell(self, text: str) -> None:
         """Record something that no commit shows."""

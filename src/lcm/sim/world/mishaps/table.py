@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lcm.model.base.errors import LcmError
 from lcm.sim.cml.faults import CmlRefusal
-from lcm.sim.world.mishaps import cloud, labs, processes
+from lcm.sim.world.mishaps import cloud, labs, processes, restores
 from lcm.sim.world.mishaps.trouble import Trouble
 
 Mishap = Callable[[Trouble], Coroutine[Any, Any, None]]
@@ -26,6 +26,8 @@ MISHAPS: Final[tuple[tuple[int, Mishap], ...]] = (
     (3, processes.lease_is_lost),
     (2, processes.store_fills_up),
     (2, processes.processes_are_upgraded),
+    (1, restores.backup_is_restored),
+    (1, restores.store_is_put_back),
     (3, processes.process_is_cut_off_from_the_cloud),
     (3, processes.process_is_cut_off_from_cmls),
     (2, cloud.cloud_is_throttled),

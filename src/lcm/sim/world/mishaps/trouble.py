@@ -26,6 +26,8 @@ class Trouble:
         self.stage = world.stage
         self.dice = world.stage.chance.stream("mishaps")
         self._over = asyncio.Event()
+        self.is_shut_down = False
+        """Whether nobody may start a process, because the store is being restored."""
 
     @property
     def is_over(self) -> bool:
@@ -64,7 +66,7 @@ class Trouble:
 
     def restart(self) -> None:
         """Start as many processes as there should be."""
-        while len(self.world.alive) < self.world.scenario.processes:
+        while not self.is_shut_down and len(self.world.alive) < self.world.scenario.processes:
             self.tell(f"{self.world.boot().name} starts")
 
     def choose_process(self) -> Process | None:
