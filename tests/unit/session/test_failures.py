@@ -166,6 +166,7 @@ def test_what_is_refused_is_tried_for_two_minutes() -> None:
         async with world.attended():
             session = await world.comes_to(_P.RUNNING, within=5 * MINUTE)
         assert session.status.last_error == ""
+        assert session.status.history[-1].reason.endswith(", late: no such image"), "its slot has begun before"
         (await world.host(worker)).fail_next("ensure", CmlLabCreationError("no such image"), times=50)
         await world.given_session(worker, slot=HOUR, name="s2", allocated_ports={n: p + 100 for n, p in PORTS.items()})
         async with world.attended():

@@ -48,8 +48,8 @@ def promise_is_not_taken_back(_seen: ObservedState, turn: ObservedChange[LabletS
 def late_start_has_its_reason(seen: ObservedState, turn: ObservedChange[LabletSession]) -> Sequence[Violation]:
     """Check that a timed session runs when its slot begins, or says why not; without mishaps all must run in time.
 
-    Its status says why when it was tried more than once, or has an error, or its condition AtRisk has a message. A
-    cancelled session is not late, and one that a restore put back may be as late as that.
+    Its status says why when it was tried more than once, or has an error, or its last step or its condition AtRisk
+    says so. A cancelled session is not late, and one that a restore put back may be as late as that.
     """
     before, after = turn.before, turn.after
     if after is None or before is None or before.status.phase is after.status.phase or not _is_late(turn, after):
@@ -113,6 +113,8 @@ def _late_reason(session: LabletSession) -> str:
         return status.last_error
     if status.retry_count:
         return f"it was tried {status.retry_count + 1} times"
+    if ", late: " in status.history[-1].reason:
+        return status.history[-1].reason
     return f"{risk.reason}: {risk.message}" if risk is not None and risk.message else ""
 
 

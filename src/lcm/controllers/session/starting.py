@@ -170,7 +170,7 @@ def _step_to_running(view: SessionView, lab: LabSummary) -> Decision:
     return move(
         view,
         _P.RUNNING,
-        f"the lab has converged on {view.worker_label}",
+        shorten_text(f"the lab has converged on {view.worker_label}{_describe_delay(view)}"),
         cml_lab_id=lab.lab_id,
         ends_at=_end_time(view),
         access_urls=urls,
@@ -179,6 +179,15 @@ def _step_to_running(view: SessionView, lab: LabSummary) -> Decision:
         conditions=tuple(one for one in view.status.conditions if one.type != LAB_RUNS),
         last_error="",
     )
+
+
+def _describe_delay(view: SessionView) -> str:
+    """Return why a session begins after its slot did: what was in its way, or how long its start took; else ""."""
+    start, ran = view.session.spec.timeslot_start, any(one.phase == _P.RUNNING for one in view.status.history)
+    if start is None or view.now <= start or ran:
+        return ""
+    took = max(1, round((view.now - view.entered_at) / _MINUTE))
+    return f", late: {view.status.last_error or f'its start took {took} min'}"
 
 
 def _end_time(view: SessionView) -> datetime | None:
