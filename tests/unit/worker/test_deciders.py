@@ -254,6 +254,16 @@ def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_
     assert decision.status.phase is WorkerPhase.STARTING
 
 
+def test_a_deleted_worker_whose_record_is_of_a_time_before_its_licence_is_not_terminated_with_it() -> None:
+    known = {"phase": WorkerPhase.STARTING, "cml": CmlFacts(api_url="https://100.64.0.1", licensed=False)}
+    worker = given.changed(given.worker(), {"status": known, "metadata": {"deletion_timestamp": NOW}})
+    fresh = WorkerView(worker, NOW, instance=instance(InstanceState.RUNNING), licence=Unknown("no answer"))
+    registered = licence("COMPLETED", "IN_COMPLIANCE")
+    for told, phase in ((Unknown("no answer"), WorkerPhase.TERMINATING_EC2), (registered, WorkerPhase.STARTING)):
+        decision = decide(replace(fresh, licence=told))
+        assert (decision.status.phase if isinstance(decision, Report) else WorkerPhase.STARTING) is phase
+
+
 def twelve_labs(phase: SessionPhase = SessionPhase.RUNNING, start: str = "00:00") -> list[LabletSession]:
     need = given.claim(start, "23:00", cpu_millis=4_000, memory_mb=2_304, nodes=4, labs=1)
     return [given.session(name=f"s{number}", phase=phase, claim=need) for number in range(12)]

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from harness import clouds
 from harness.clouds import HERE
 from harness.fleet_world import W1, OneSecret, Unreliable, virtually
 from harness.lab_hosts import LAB
@@ -154,6 +155,22 @@ async def test_lesson_1_a_drain_waits_for_the_session_and_is_no_stop() -> None:
         assert (await fleet.otto.licences()).seats == ()
         assert worker.spec.wanted_state == "stopped"
         await fleet.stays(P.STOPPED, A_WHILE)
+
+
+@virtually
+async def test_a_drain_waits_for_labs_of_sessions_that_are_not_known_until_its_deadline() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await to_ready(fleet)
+        worker = await fleet.worker()
+        cml = fleet.cml(worker.status.ec2.instance_id)
+        title = "default/lost [0f8fad5b-d9cb-469f-a165-70867728950e]"
+        lab, _ = cml.import_lab(clouds.text(clouds.node("R1")), cml.users.administrator, title)
+        cml.labs.start(lab)
+        await fleet.otto.act(W1, Drain(deadline_minutes=120))
+        await fleet.stays(P.DRAINING, HOUR)
+        assert len(cml.labs) == 1
+        await fleet.reaches(P.STOPPED, within=2 * HOUR)
 
 
 @virtually

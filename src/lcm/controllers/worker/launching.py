@@ -25,6 +25,7 @@ from lcm.controllers.worker.view import Decision, EffectOutcome, LaunchMachine, 
 from lcm.model.kinds.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import CML_BOOT_LIMIT, EC2_LAUNCH_LIMIT
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState, Launch, StatusCheckResult, StatusChecks
+from lcm.providers.protocols.labhost import Licence
 
 
 def decide_pending(view: WorkerView) -> Decision:
@@ -217,7 +218,9 @@ def decide_starting(view: WorkerView) -> Decision:
         return poll_again(view)
     if instance is None or instance.state in ENDING:
         return record_machine_gone(view)
-    if view.is_deleted and view.status.cml.licensed is False:
+    # After a restore the record may be of a time before the licence: then it is drained like any other.
+    registered = isinstance(view.licence, Licence) and view.licence.is_registered
+    if view.is_deleted and view.status.cml.licensed is False and not registered:
         return enter_phase(view, WorkerPhase.TERMINATING_EC2, "deleted while CML booted")
     if instance.state is InstanceState.STOPPED:
         if view.status.ec2.state == InstanceState.RUNNING:

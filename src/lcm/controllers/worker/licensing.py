@@ -117,6 +117,8 @@ def decide_unlicensing(view: WorkerView) -> Decision:
         return poll_again(view)
     if not view.licence.is_registered:
         return _enter_stopping(view)
+    if view.has_unknown_labs:
+        return poll_again(view)
     if view.busy_labs:
         return Do(StopLabs(view.busy_labs))
     return Do(Deregister())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lcm.controllers.runtime.lifecycle import Unknown, ask, ask_host
+from lcm.controllers.session.progress import owner_of
 from lcm.controllers.worker.measure import SERVING, running_nodes
 from lcm.controllers.worker.view import WorkerRules, WorkerView
 from lcm.model.base.clock import Clock
@@ -21,6 +22,7 @@ _MACHINE_PHASES: Final = frozenset(
     {_P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.STOPPING, _P.TERMINATING_EC2, _P.FAILED}
 )
 """Phases in which every look asks for the machine itself. In the others the monitor's facts are enough."""
+_DRAINED_PHASES: Final = frozenset({_P.DRAINING, _P.UNLICENSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,14 @@ class WorkerLook:
             seen |= await self._observe_boot(worker, rules)
         if _needs_licence(worker, rules):
             seen |= await self._observe_licence(worker, labs=phase is _P.UNLICENSING)
+        if phase in _DRAINED_PHASES and not sessions:
+            seen["session_labs"] = await self._list_session_labs(worker)
         return WorkerView(worker, self.clock.now(), rules, sessions, **seen)
+
+    async def _list_session_labs(self, worker: LabWorker) -> Sequence[str] | Unknown:
+        host = await ask_host(self.hosts.of(worker))
+        labs = host if isinstance(host, Unknown) else await ask_host(host.labs())
+        return labs if isinstance(labs, Unknown) else [lab.lab_id for lab in labs if owner_of(lab.title)]
 
     async def _find_instance(self, worker: LabWorker) -> Instance | Unknown | None:
         known, region = worker.status.ec2, worker.spec.aws.region

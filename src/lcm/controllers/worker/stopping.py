@@ -22,10 +22,15 @@ _ENDING_PHASES: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPIN
 
 
 def decide_draining(view: WorkerView) -> Decision:
-    """Wait for the sessions. When their time is up, end them and wait until they are collected."""
+    """Wait for the sessions. When their time is up, end them and wait until they are collected.
+
+    Labs of sessions that are not known, as after a restore, are waited for as well: meanwhile they are saved and held.
+    """
     if (ended := check_machine(view)) is not None:
         return ended
     deadline = view.status.drain_deadline_at or view.entered_at
+    if view.has_unknown_labs:
+        return poll_again(view)
     if not view.sessions:
         return _leave_draining(view, "empty")
     if view.now < deadline:

@@ -58,11 +58,20 @@ class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
     definitions: Sequence[NodeDefinition] | Unknown = NOT_ASKED
     """The node definitions of a CML that has booted. Nothing waits for them: the monitor asks again."""
     busy_labs: Sequence[str] | Unknown = NOT_ASKED
+    session_labs: Sequence[str] | Unknown = ()
+    """The labs of sessions, known or not, on a machine that is drained and that no known session is on."""
 
     @property
     def worker(self) -> LabWorker:
         """The worker as it was before this look."""
         return self.resource
+
+    @property
+    def has_unknown_labs(self) -> bool:
+        """Whether labs of sessions that are not known are on a drained machine, before the drain's deadline."""
+        deadline = self.status.drain_deadline_at
+        found = not self.sessions and not isinstance(self.session_labs, Unknown) and bool(self.session_labs)
+        return found and deadline is not None and self.now < deadline
 
     @property
     def blocker(self) -> Unknown | None:
