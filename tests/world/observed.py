@@ -101,6 +101,8 @@ class ObservedState:
     """When the store was last put back to an earlier state."""
     forgotten: dict[str, LabletSession] = field(default_factory=dict)
     """By uid: sessions that lived when the store was put back to a state that does not know them."""
+    restored_alerts: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    """The alerts that came back with a restore, by kind, name and alert: they were told before."""
     newer_facts: dict[str, tuple[int, frozenset[bytes], int]] = field(default_factory=dict)
     """By key: when an object was created, what a newer version wrote there, and the schema."""
     revisions: dict[str, int] = field(default_factory=dict)
@@ -169,6 +171,8 @@ class ObservedState:
         fresh.apply_commit(0, [Change(one.key, one) for one in entries], at, None)
         fresh.revisions = {one.key: one.revision for one in entries if one.key in fresh.objects}
         fresh.forgotten = {uid: one for uid, one in (self.forgotten | lived).items() if uid not in fresh.sessions}
+        standing = [alert for board in fresh.alerts.values() for alert in board]
+        fresh.restored_alerts = {(one.kind, one.name, one.alert): True for one in standing}
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(fresh, name))
 

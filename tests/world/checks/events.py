@@ -32,7 +32,7 @@ def change_is_told(_seen: ObservedState, commit: Commit) -> Sequence[Violation]:
 
 def alerts_are_told(seen: ObservedState) -> Sequence[Violation]:
     """Check that every alert that is raised was published, and that no later event says it was cleared."""
-    raised: dict[tuple[str, str, str], bool] = {}
+    raised = dict(seen.restored_alerts)
     for one in seen.events:
         if one.event.type in {"alert.raised", "alert.cleared"}:
             name = _alert_name(one.event)

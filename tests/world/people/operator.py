@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.control.objects.actions import HELD_LAB
 from lcm.control.plane.protocol import Drain, Pause, Ref, RemoveLab, Resume, Snooze, Undrain, WorkerAction
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import Gone, LcmError
@@ -88,12 +89,18 @@ class Operator(Person):
             case ("StrayInstance", _) | ("OrphanedInstance", _):
                 await self.want(f"remove {alert.name} ({alert.alert})", lambda plane: plane.delete(ref), removed=True)
             case "LabOfUnknownSession", _ if self.world.clock.now() - alert.since > _KEEPS_LABS:
-                lab = alert.message.split()[1]
-                await self._act(alert.name, RemoveLab(lab_id=lab))
+                await self._give_up_labs(alert)
             case "WorkerFailed", "StoppedByHand":
                 await self._act(alert.name, Resume())
             case "WorkerFailed", _ if "it is not tried again" in alert.message:
                 await self.want(f"remove {alert.name} ({alert.reason})", lambda plane: plane.delete(ref), removed=True)
+
+    async def _give_up_labs(self, alert: Alert) -> None:
+        """Have the labs removed that the annotations of a worker name as held."""
+        worker = next((one for one in self.witness.seen.workers.values() if one.metadata.uid == alert.uid), None)
+        held = [name for name in worker.metadata.annotations if name.startswith(HELD_LAB)] if worker else []
+        for name in held:
+            await self._act(alert.name, RemoveLab(lab_id=name.removeprefix(HELD_LAB)))
 
     async def _free_seat(self, seat: LicenceSeat) -> None:
         """Free an orphaned seat at the licence server, then report that it is free."""
