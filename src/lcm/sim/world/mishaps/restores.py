@@ -17,8 +17,7 @@ async def backup_is_restored(trouble: Trouble, *, after: tuple[float, float] = _
     store, taken_at = trouble.stage.store, trouble.world.clock.now()
     saved = await scan_all(store, "")
     trouble.tell("a backup is taken")
-    await trouble.stay(*after)
-    if trouble.is_over or trouble.is_shut_down:
+    if not await _may_restore(trouble, after):
         return
     trouble.is_shut_down = True
     for process in trouble.world.alive:
@@ -38,8 +37,7 @@ async def store_is_put_back(trouble: Trouble, *, after: tuple[float, float] = _A
     store, taken_at = trouble.stage.store, trouble.world.clock.now()
     copy = store.copy_state()
     trouble.tell("the store is copied")
-    await trouble.stay(*after)
-    if trouble.is_over or trouble.is_shut_down:
+    if not await _may_restore(trouble, after):
         return
     store.put_back(copy)
     trouble.tell(f"the copy of {taken_at:%H:%M:%S} is put back")
@@ -47,6 +45,16 @@ async def store_is_put_back(trouble: Trouble, *, after: tuple[float, float] = _A
     trouble.world.witness.record_restore(entries, copy.revision, taken_at)
     await trouble.stay(60, 300)
     trouble.restart()
+
+
+async def _may_restore(trouble: Trouble, after: tuple[float, float]) -> bool:
+    """Wait, and return whether the state that was saved before may be put back: nothing else was meanwhile."""
+    before = trouble.restores
+    await trouble.stay(*after)
+    if trouble.is_over or trouble.is_shut_down or trouble.restores != before:
+        return False
+    trouble.restores += 1
+    return True
 
 
 async def _puts_of(entries: Sequence[Entry]) -> AsyncIterator[Put]:

@@ -28,6 +28,8 @@ class Trouble:
         self._over = asyncio.Event()
         self.is_shut_down = False
         """Whether nobody may start a process, because the store is being restored."""
+        self.restores = 0
+        """How often the store was put back; nobody restores what was saved of a state that is given up."""
 
     @property
     def is_over(self) -> bool:
