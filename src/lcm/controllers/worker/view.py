@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lcm.controllers.runtime.lifecycle import NOT_ASKED, Failure, LifeDecision, LifeView, Unknown
+from lcm.model.base.machine import POOL_CONTROLLER
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import LabWorker, LabWorkerStatus
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
 from lcm.providers.protocols.compute import Instance, Launch, StatusChecks
 from lcm.providers.protocols.labhost import Licence, NodeDefinition, Stats, System
 
@@ -68,10 +69,15 @@ class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
 
     @property
     def has_unknown_labs(self) -> bool:
-        """Whether labs of sessions that are not known are on a drained machine, before the drain's deadline."""
+        """Whether labs of sessions that are not known keep a drained machine.
+
+        They do so until the drain's deadline; a pool, which is in no hurry, waits until they are gone.
+        """
+        if self.sessions or isinstance(self.session_labs, Unknown) or not self.session_labs:
+            return False
+        drains = [line.by for line in self.status.history if line.phase == WorkerPhase.DRAINING]
         deadline = self.status.drain_deadline_at
-        found = not self.sessions and not isinstance(self.session_labs, Unknown) and bool(self.session_labs)
-        return found and deadline is not None and self.now < deadline
+        return drains[-1:] == [POOL_CONTROLLER] or (deadline is not None and self.now < deadline)
 
     @property
     def blocker(self) -> Unknown | None:
