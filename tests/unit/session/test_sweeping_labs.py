@@ -115,13 +115,16 @@ def test_a_lab_of_an_unknown_session_is_collected_and_held_with_an_alert() -> No
     run(life)
 
 
-def test_a_held_lab_goes_by_a_persons_word() -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_held_lab_goes_by_a_persons_word(*, deleted: bool) -> None:
     async def life() -> None:
         world, worker = await prepared()
         lab_id = await given_lost_lab(world, worker)
         ref = ref_of(worker)
         async with world.attended():
             await asyncio.sleep(HOUR.total_seconds())
+            if deleted:
+                await world.otto.delete(ref)
             with pytest.raises(Refused, match=f"held are {lab_id}"):
                 await world.otto.act(ref, RemoveLab(lab_id="another"))
             await world.otto.act(ref, RemoveLab(lab_id=lab_id))

@@ -5,7 +5,8 @@ from typing import Final
 
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.model.money.licences import SeatState
-from lcm.providers.protocols.compute import ENDING
+from lcm.providers.protocols.compute import ENDING, InstanceState
+from lcm.sim.cloud.machines import SimMachine
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Violation
 from world.checks.violation import violation
@@ -17,21 +18,29 @@ UNRETURNED: Final = "licence left registered on a terminated worker"
 def licence_is_given_back_first(seen: ObservedState, deed: ObservedEffect, stage: Environment) -> Sequence[Violation]:
     """Check that none of our processes terminates a machine whose licence the server still counts.
 
-    A seat that the ledger calls orphaned is excused: CML could not be reached any more, and a person was told.
+    A seat that the ledger calls orphaned is excused: CML could not be reached any more, and a person was told. So is
+    that of a machine that stands still, from before a restore: its record may not know of it, and CML cannot be asked.
     """
     if deed.host is None or deed.effect.verb != "terminate":
         return ()
     instance_id = deed.effect.instance_id
     if not _has_licence(stage, instance_id) or _is_orphaned(seen, instance_id):
         return ()
+    machine = stage.cloud.account.machines[instance_id]
+    if _is_older_than_a_restore(seen, machine) and machine.state(deed.at) is not InstanceState.RUNNING:
+        return ()
     workers = [seen.workers[uid] for uid in seen.had_machine.get(instance_id, ()) if uid in seen.workers]
     return [violation(UNRETURNED, f"{deed.host} terminates {instance_id}, which holds a licence", *workers)]
 
 
 def taken_seats_are_known(seen: ObservedState, stage: Environment) -> Sequence[Violation]:
-    """Check that each seat that the licence server counts is a living machine's, or orphaned in the ledger."""
-    now = stage.clock.now()
-    gone = [one.instance_id for one in stage.cloud.account.machines.values() if one.state(now) in ENDING]
+    """Check that each seat that the licence server counts is a living machine's, or orphaned in the ledger.
+
+    The seats of machines from before a restore are excused: the ledger that came back may never have known them.
+    """
+    now, machines = stage.clock.now(), stage.cloud.account.machines.values()
+    ended = [one for one in machines if one.state(now) in ENDING and not _is_older_than_a_restore(seen, one)]
+    gone = [one.instance_id for one in ended]
     return [
         Violation(UNRETURNED, f"{one} is gone and its licence is not known to be taken", _worker_names(seen, one))
         for one in gone
@@ -54,6 +63,10 @@ def ledger_is_right(seen: ObservedState, _stage: Environment) -> Sequence[Violat
 def _has_licence(stage: Environment, instance_id: str) -> bool:
     cml = stage.fleet.find_cml(instance_id)
     return cml is not None and cml.licence.udi in stage.licences.taken
+
+
+def _is_older_than_a_restore(seen: ObservedState, machine: SimMachine) -> bool:
+    return machine.changes[0].at <= seen.restored_at
 
 
 def _is_orphaned(seen: ObservedState, instance_id: str) -> bool:

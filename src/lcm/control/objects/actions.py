@@ -150,7 +150,7 @@ def _refuse_impossible(worker: LabWorker, action: WorkerAction) -> None:
     """Raise IllegalStep or Refused, with the remedy, for an action that cannot be performed."""
     if worker.status.phase in WORKER_MACHINE.final:
         raise _illegal_step(worker, action, _ENDED)
-    if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause):
+    if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause | RemoveLab):
         raise Refused(f"{worker.metadata.name} is being deleted")
     if isinstance(action, Pause) and (fault := pool_fault(worker)):
         raise Refused(f"{fault.problem}; {fault.remedy}")
