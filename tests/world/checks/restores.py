@@ -6,7 +6,7 @@ from typing import Final
 
 from lcm.control.objects.actions import HELD_LAB, REMOVE_HELD_LAB
 from lcm.controllers.session.held_labs import UNKNOWN_LAB
-from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.process import Process
@@ -19,7 +19,7 @@ from world.observed import ObservedEffect, ObservedState
 RESTORED: Final = "work lost by a restore, or a store that went back unnoticed"
 END_GRACE: Final = timedelta(minutes=2)
 TOLD_GRACE: Final = timedelta(hours=1)
-"""Two sweeps, the time in which a lab may be new, and a change of leaders."""
+"""Several sweeps, and the time in which a lab may be new; a new leader begins to count again."""
 
 
 def held_lab_is_not_removed(seen: ObservedState, deed: ObservedEffect, stage: Environment) -> Sequence[Violation]:
@@ -50,7 +50,8 @@ def held_labs_are_told(seen: ObservedState, stage: Environment, now: datetime) -
         worker = seen.worker_with(where)
         untold = uid in seen.forgotten and worker is not None and worker.metadata.uid not in told
         untold = untold and worker is not None and is_answering(worker, now)
-        if seen.duration_of(("untold lab", where, uid), now, is_so=untold) > TOLD_GRACE:
+        what = ("untold lab", where, uid, seen.holders.get(LABLET_CONTROLLER, ""))
+        if seen.duration_of(what, now, is_so=untold) > TOLD_GRACE:
             found.append(violation(RESTORED, f"its lab is on {where}, and nobody is told", seen.forgotten[uid]))
     return found
 

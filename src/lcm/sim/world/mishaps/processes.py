@@ -200,6 +200,8 @@ def _choose_leader_and_effect(trouble: Trouble) -> tuple[Process, ActiveFaults, 
 async def _replace_processes(trouble: Trouble, *, newer: bool) -> None:
     trouble.world.is_upgraded = newer
     for process in trouble.world.alive:
+        if not process.host.alive:
+            continue  # it has died meanwhile
         await process.stop()
         trouble.tell(f"{process.name} stops, to be {'upgraded' if newer else 'rolled back'}")
         trouble.restart()
