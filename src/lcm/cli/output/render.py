@@ -145,6 +145,14 @@ def format_span(length: timedelta) -> str:
     return f"{length // timedelta(seconds=1)}s"
 
 
+def format_wait(length: timedelta) -> str:
+    """Format how long something is still ahead, in one unit, rounded: what was asked for 4 hours ahead is 4h away."""
+    for least, unit, letter in _UNITS:
+        if length >= least:
+            return f"{round(length / unit)}{letter}"
+    return format_span(length)
+
+
 def format_moment(moment: datetime | None) -> str:
     """Format a moment to the minute, in the zone in use."""
     return current_zone().format(moment) if moment else ""
@@ -157,7 +165,7 @@ def format_second(moment: datetime) -> str:
 
 def format_relative(moment: datetime, now: datetime) -> str:
     """Format a moment with its distance: `2026-11-02 09:00Z (in 3h)`."""
-    distance = f"in {format_span(moment - now)}" if moment > now else f"{format_span(now - moment)} ago"
+    distance = f"in {format_wait(moment - now)}" if moment > now else f"{format_span(now - moment)} ago"
     return f"{format_moment(moment)} ({distance})"
 
 
