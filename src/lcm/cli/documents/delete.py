@@ -14,7 +14,8 @@ from lcm.cli.documents.wait import GONE, parse_duration, wait_until
 from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import NamedObjects, missing, parse_targets, title, title_of
+from lcm.cli.output.lookup import suggest
+from lcm.cli.output.nouns import MissingObject, NamedObjects, missing, parse_targets, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
     ContextName,
@@ -144,7 +145,8 @@ async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -
             try:
                 going += await _delete_one(plane, ref, how)
             except (Conflict, Gone, Refused) as error:
-                failure = exit_codes.report_error(error)
+                told = await suggest(plane, error) if isinstance(error, MissingObject) else error
+                failure = exit_codes.report_error(told)
                 code = code or failure
         if how.wait and not how.dry_run:
             await _wait_until_gone(plane, going, how.limit)

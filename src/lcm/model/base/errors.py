@@ -11,6 +11,7 @@ LcmError
 │   ├── TooLarge     over a limit of the contract; split or shrink it
 │   ├── IllegalStep  the state machine has no such step
 │   ├── Forbidden    the caller is not allowed to do this
+│   │   └── NotSignedIn  the caller is not known: send a valid token
 │   └── NoRoom       it would not fit; another time, place or size may
 ├── Later         try again after `after`; nothing is known to be wrong with the request
 │   ├── Throttled    the other side asked us to slow down
@@ -99,6 +100,10 @@ class IllegalStep(Refused):
 
 class Forbidden(Refused):
     """The caller is not allowed to do this."""
+
+
+class NotSignedIn(Forbidden):
+    """The caller is not known: there is no token, or it is not valid here."""
 
 
 class NoRoom(Refused):
