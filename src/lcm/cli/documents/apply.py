@@ -151,7 +151,8 @@ def print_results(results: Sequence[Applied], *, dry_run: bool) -> None:
     note = " (dry run)" if dry_run else ""
     for one in results:
         outcome = render.paint(one.outcome, _COLOURS.get(one.outcome))
-        render.print_line(f"{noun_of(one.kind).singular}/{one.name} {outcome}{note}")
+        going = ", but it is being deleted: apply it again when it is gone" if one.deleting else ""
+        render.print_line(f"{noun_of(one.kind).singular}/{one.name} {outcome}{note}{going}")
     if len(results) > _SUMMARY_ABOVE:
         counts = Counter(one.outcome for one in results)
         parts = (
