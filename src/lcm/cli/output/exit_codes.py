@@ -41,8 +41,8 @@ _SIGN_IN: Final = (
 )
 _EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
-    (WaitTimedOut, 7, "`lcm story KIND NAME` shows what happened so far"),
-    (Impossible, 8, "`lcm describe KIND NAME` shows why"),
+    (WaitTimedOut, 7, ""),
+    (Impossible, 8, ""),
     (Gone, 3, ""),
     (Conflict, 4, "somebody else changed it first: check it, then repeat the command"),
     (Relist, 4, "repeat the command"),
