@@ -89,6 +89,7 @@ _ERROR_ROWS: Final = (
     _ErrorRow(Invalid, "Invalid", 422, "Not valid"),
     _ErrorRow(TooLarge, "TooLarge", 413, "Too large"),
     _ErrorRow(IllegalStep, "IllegalStep", 409, "No such step"),
+    _ErrorRow(NotSignedIn, "Unauthorized", 401, "Sign in first"),
     _ErrorRow(Forbidden, "Forbidden", 403, "Not allowed"),
     _ErrorRow(NoRoom, "NoRoom", 409, "No room"),
     _ErrorRow(Throttled, "Throttled", 503, "Slow down"),
