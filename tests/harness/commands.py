@@ -200,6 +200,7 @@ OURS = {
     "LCM_MAX_CONNECTIONS": Set("500", "500"),
     "LCM_CONNECTIONS_PER_ADDRESS": Set("50", "50"),
     "LCM_TRUSTED_PROXIES": Set("10.0.0.0/8,fd00::/8", "10.0.0.0/8,fd00::/8"),
+    "LCM_PROXY_HEADER": Set("Forwarded", "Forwarded"),
     "LCM_CLEARTEXT_ALLOWED": Set("yes", "true"),
     "LCM_BODIES_BYTES": Set("64000000", "64000000"),
     "LCM_BODY_BYTES": Set("2000000", "2000000"),

@@ -149,7 +149,8 @@ async def run_api(
         parts.start("housekeeping", _housekeeping(settings, store, clock, artifacts).run())
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
-        proxies = TrustedProxies(parse_networks(settings.trusted_proxies))
+        networks = parse_networks(settings.trusted_proxies)
+        proxies = TrustedProxies(networks, rfc7239=settings.proxy_header == "Forwarded")
         app = Api(
             control, tokens, clock=clock, limits=_limits(settings), verifier=verifier, plans=plans, proxies=proxies
         )

@@ -88,6 +88,7 @@ EnvPattern = Annotated[
 AwsPattern = Annotated[
     str, _text_meta(r"[A-Za-z0-9/_+=.@:*?-]+", "a secret's name in AWS, or its ARN, in which * stands for any part")
 ]
+ProxyHeader = Literal["X-Forwarded-For", "Forwarded"]
 GrantedRole = Literal["admin", "operator", "author", "user"]
 RoleGrant = Annotated[
     str,
@@ -128,8 +129,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         AtLeastTen, "connections from one address, unless it is a trusted proxy; at most half of those there may be"
     ] = msgspec.field(default=1_000, name="LCM_CONNECTIONS_PER_ADDRESS")
     trusted_proxies: Annotated[
-        tuple[Network, ...], "networks of proxies whose Forwarded and X-Forwarded-For headers are believed"
+        tuple[Network, ...], "networks of proxies that are believed in what they say of their clients"
     ] = msgspec.field(default=(), name="LCM_TRUSTED_PROXIES")
+    proxy_header: Annotated[
+        ProxyHeader, "header in which those proxies say it; the other one is ignored, as clients may write it"
+    ] = msgspec.field(default="X-Forwarded-For", name="LCM_PROXY_HEADER")
     tls_cert_file: Annotated[Path | None, "PEM file of the API's certificate and chain; read again when it changes"] = (
         msgspec.field(default=None, name="LCM_TLS_CERT_FILE")
     )

@@ -81,7 +81,8 @@ async def test_a_link_is_exchanged_for_cookies_and_shows_nothing() -> None:
     ],
 )
 async def test_over_https_the_cookies_are_for_https_and_this_host_alone(base: str, more: dict[str, str]) -> None:
-    async with opened(proxies=TrustedProxies(parse_networks(["10.0.0.0/8"]))) as desk:
+    proxies = TrustedProxies(parse_networks(["10.0.0.0/8"]), rfc7239="Forwarded" in more)
+    async with opened(proxies=proxies) as desk:
         browser = Browser(desk, base, "10.0.0.1")
         answer = await browser.confirm(await link_of(desk, "ada"), **more)
         for line in answer.headers.get_list("set-cookie"):
