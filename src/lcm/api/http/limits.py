@@ -6,6 +6,8 @@ requests. A valid token is admitted whatever others at its address do.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +39,8 @@ class ApiLimits:
     """Sign-ins that may fail in quick succession from one address."""
     streams: int = 20
     """Streams that one caller may have open."""
+    at_once: int = 10
+    """Requests of one user or author that are worked on at the same time; the others wait for their turn."""
 
 
 class TokenBuckets:
@@ -93,6 +97,31 @@ class OpenStreams:
         self._open[name] -= 1
         if not self._open[name]:
             del self._open[name]
+
+
+class CallerTurns:
+    """Lets some requests of each caller be worked on at a time, so that a burst of long ones delays its sender most."""
+
+    def __init__(self, limits: ApiLimits) -> None:
+        self._most = limits.at_once
+        self._longest = limits.burst
+        self._turns: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def take(self, name: str) -> AsyncIterator[None]:
+        """Wait for a caller's turn. Raise Declined when as many as a burst allows wait already."""
+        turns, count = self._turns.get(name) or (asyncio.Semaphore(self._most), 0)
+        if count - self._most >= self._longest:
+            raise Declined(RATE_LIMITED, "too many of your requests wait; slow down", wait=1)
+        self._turns[name] = turns, count + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            count = self._turns[name][1] - 1
+            self._turns[name] = turns, count
+            if not count:
+                del self._turns[name]
 
 
 class HeldBodies:
