@@ -197,6 +197,7 @@ OURS = {
     "LOG_LEVEL": Set("debug", "DEBUG"),
     "LCM_REQUESTS_PER_SECOND": Set("50", "50"),
     "LCM_REQUEST_BURST": Set("60", "60"),
+    "LCM_WRITES_PER_HOUR": Set("600", "600"),
     "LCM_MAX_CONNECTIONS": Set("500", "500"),
     "LCM_CONNECTIONS_PER_ADDRESS": Set("50", "50"),
     "LCM_TRUSTED_PROXIES": Set("10.0.0.0/8,fd00::/8", "10.0.0.0/8,fd00::/8"),

@@ -295,6 +295,7 @@ def _limits(settings: Settings) -> ApiLimits:
         apply_bytes=settings.apply_bytes,
         requests_per_second=settings.requests_per_second,
         burst=settings.request_burst,
+        writes_per_hour=settings.writes_per_hour,
         bodies_bytes=settings.bodies_bytes,
     )
 

@@ -122,6 +122,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     request_burst: Annotated[AtLeastTen, "requests that one caller may make at once"] = msgspec.field(
         default=200, name="LCM_REQUEST_BURST"
     )
+    writes_per_hour: Annotated[
+        PositiveCount, "changes an hour that one user or author may make on average; 500 at once"
+    ] = msgspec.field(default=1_800, name="LCM_WRITES_PER_HOUR")
     max_connections: Annotated[AtLeastTen, "connections to the API at once; more are answered 503"] = msgspec.field(
         default=10_000, name="LCM_MAX_CONNECTIONS"
     )

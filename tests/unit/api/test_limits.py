@@ -82,6 +82,27 @@ def test_a_bucket_never_holds_more_than_its_burst() -> None:
     assert [buckets.take("a", 2e6) == 0 for _ in range(3)] == [True, True, False]
 
 
+def test_a_user_changes_only_so_much_an_hour_and_reads_on() -> None:
+    """A user wrote as often as one may read: at 53 kB a change, the disk was full in an afternoon."""
+
+    async def main() -> None:
+        async with opened(limits=ApiLimits(writes_per_hour=60, write_burst=3)) as desk:
+
+            async def written(who: str, count: int) -> list[int]:
+                return [(await desk.ask(who, "POST", "/api/tokens")).status_code for _ in range(count)]
+
+            assert await written("ada", 5) == [201, 201, 201, 429, 429]
+            told = await desk.ask("ada", "POST", "/api/tokens")
+            assert (told.json()["reason"], told.headers["retry-after"]) == ("RateLimited", "60")
+            assert await statuses(desk, "ada", 5) == [200] * 5
+            assert await written("bob", 1) == [201]
+            assert await written("otto", 9) == [201] * 9
+            await asyncio.sleep(60)
+            assert await written("ada", 2) == [201, 429]
+
+    run(main, start=NOW)
+
+
 async def test_a_burst_of_one_caller_waits_for_its_turn_and_delays_no_other() -> None:
     """Forty long requests of one user ran side by side, so that everybody waited for all of them."""
     going, free = list[str](), asyncio.Event()

@@ -32,6 +32,9 @@ class ApiLimits:
     """How long a stream waits for a client that does not read."""
     requests_per_second: float = 100.0
     burst: int = 200
+    writes_per_hour: float = 1_800.0
+    write_burst: int = 500
+    """Writes of one user or author: each is kept for long, in the audit and often as an object or its history."""
     remembered: int = 10_000
     """Callers and addresses whose buckets are kept; the longest inactive is forgotten first."""
     failures_per_minute: float = 10.0
