@@ -63,9 +63,7 @@ def test_open_files_may_vary_but_not_grow() -> None:
 
 
 def test_too_few_samples_are_no_proof() -> None:
-    assert judge_samples([]) == [
-        "0 samples after session 500 are too few to judge; at least 8 are needed"
-    ]
+    assert judge_samples([]) == ["0 samples after session 500 are too few to judge; at least 8 are needed"]
     assert judge_samples(taken(lambda _: 112, until=600)) != []
 
 
