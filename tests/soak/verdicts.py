@@ -14,7 +14,7 @@ Steps of the allocator and the minute's rhythm of the archive make about half of
 MOST_KB_PER_SESSION: Final = 4.0
 """The slope of memory over all that is judged: a leak of this size would be 100 MB in 25,000 sessions."""
 MORE_FILES: Final = 8
-"""How many more files may be open: connections and files in use at the moment of a look."""
+"""How many more files may be open, under load and without: connections and files in use at the moment of a look."""
 MOST_TIMES_REWRITTEN: Final = 1.6
 """A compacted file against a new one with the same content: a quarter may be empty, and pages are partly filled."""
 MOST_TIMES_APART: Final = 1.5
@@ -53,13 +53,17 @@ class Compacted(NamedTuple):
 
 
 def judge_samples(samples: Sequence[Sample]) -> Sequence[str]:
-    """Return what grows after the first sessions; a fault if there is too little to tell."""
+    """Return what grows after the first sessions; a fault if there is too little to tell.
+
+    The first and the last sample are taken while there is no session.
+    """
     settled = [one for one in samples if one.ended >= SETTLED_AFTER]
     if len(settled) < _FEWEST:
         return [
             f"{len(settled)} samples after session {SETTLED_AFTER} are too few to judge; at least {_FEWEST} are needed"
         ]
-    return [*_judge_memory(settled), *_judge_files(settled)]
+    loaded, idle = _quarters(settled, lambda one: one.files), (samples[0].files, samples[-1].files)
+    return [*_judge_memory(settled), *_judge_files("under load", *loaded), *_judge_files("without load", *idle)]
 
 
 def _judge_memory(settled: Sequence[Sample]) -> Sequence[str]:
@@ -76,11 +80,10 @@ def _judge_memory(settled: Sequence[Sample]) -> Sequence[str]:
     return faults
 
 
-def _judge_files(settled: Sequence[Sample]) -> Sequence[str]:
-    first, last = _quarters(settled, lambda one: one.files)
+def _judge_files(when: str, first: float, last: float) -> Sequence[str]:
     if last <= first + MORE_FILES:
         return []
-    return [f"open files grow: from {first:.0f} to {last:.0f}; at most {MORE_FILES} more are allowed"]
+    return [f"open files {when} grow: from {first:.0f} to {last:.0f}; at most {MORE_FILES} more are allowed"]
 
 
 def _quarters(settled: Sequence[Sample], value: Callable[[Sample], int]) -> tuple[float, float]:

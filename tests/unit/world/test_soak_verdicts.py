@@ -19,7 +19,7 @@ def taken(memory_mb: Series, files: Series = lambda _: 60, *, until: int = 2_000
             ended,
             ended / 3,
             int((memory_mb(ended) + chance.uniform(-1.5, 1.5)) * MB),
-            int(files(ended) + chance.uniform(-10, 10)),
+            int(files(ended) + chance.uniform(-3, 3)),
             *(0, 0, 0, 0),
         )
         for ended in range(25, until + 1, 25)
@@ -57,9 +57,19 @@ def test_memory_that_grows_is_a_fault(memory_mb: Series) -> None:
 
 
 def test_open_files_may_vary_but_not_grow() -> None:
-    (fault,) = judge_samples(taken(lambda _: 112, lambda ended: 60 + ended / 50))
-    assert fault.startswith("open files grow: from 74 to 91;")
-    assert judge_samples(taken(lambda _: 112, lambda ended: 60 + ended % 100 / 10)) == []
+    assert judge_samples(taken(lambda _: 112, lambda ended: 60 + ended % 100 / 20)) == []
+    loaded, idle = judge_samples(taken(lambda _: 112, lambda ended: 60 + ended / 50))
+    assert loaded.startswith("open files under load grow: from 74 to 96;")
+    assert idle.startswith("open files without load grow: from 6")
+
+
+def test_files_that_stay_open_when_the_last_session_is_gone_are_a_fault() -> None:
+    begun, *loaded = taken(lambda _: 112, lambda _: 90)
+    samples = [begun._replace(files=14), *loaded]
+    assert judge_samples([*samples, loaded[-1]._replace(files=16)]) == []
+    assert judge_samples([*samples, loaded[-1]._replace(files=45)]) == [
+        "open files without load grow: from 14 to 45; at most 8 more are allowed"
+    ]
 
 
 def test_too_few_samples_are_no_proof() -> None:
