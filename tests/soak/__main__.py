@@ -24,11 +24,12 @@ from lcm.model.kinds.session import LabletSession
 from lcm.store.base import scan_all
 from lcm.store.sqlite.engine import SqliteStore
 from soak.readings import file_bytes, read_alive, read_processes, read_revisions, rewritten_bytes
-from soak.verdicts import SETTLED_AFTER, Compacted, Sample, bytes_per_session, judge_samples, judge_stores
+from soak.verdicts import Compacted, Sample, bytes_per_session, judge_samples, judge_stores
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples" / "first"
 SESSIONS: Final = 2_000
 AT_ONCE: Final = 30
+FIRST_SESSIONS: Final = 400
 FIRST_SECONDS_APART: Final = 0.1
 """Between two of the first bookings: closer than later, and none waits for its end, so that caches and the allocator
 have met their highest load when judging begins. The allocator's high-water mark would creep up for long otherwise."""
@@ -63,7 +64,7 @@ class Soak:
         async with asyncio.TaskGroup() as group:
             for number in range(sessions):
                 await places.acquire()
-                later = number >= SETTLED_AFTER
+                later = number >= FIRST_SESSIONS
                 task = group.create_task(self._live(f"soak-{number}", until_its_end=later and number % 10 == 0))
                 task.add_done_callback(lambda _: places.release())
                 await asyncio.sleep(SECONDS_APART if later else FIRST_SECONDS_APART)
@@ -91,6 +92,7 @@ class Soak:
             await asyncio.sleep(1)
         await asyncio.sleep(TURN_SECONDS / 4)
         self.look()
+        print(sample_line(self.samples[-1]))
 
     async def call(self, method: str, path: str, **request: Any) -> Any:
         """Send a request that must succeed, and return its JSON."""
@@ -99,7 +101,7 @@ class Soak:
         return answer.json()
 
     def look(self) -> None:
-        """Take a sample, and print a few of them."""
+        """Take a sample, and print it if it is one of a few."""
         taken, alive = read_processes(self._running.process.pid), read_alive(self.store)
         log = file_bytes(Path(f"{self.store}-wal"))
         sample = Sample(self.ends.total(), time.monotonic() - self._begun, *taken, file_bytes(self.store), log, *alive)

@@ -15,6 +15,8 @@ MOST_KB_PER_SESSION: Final = 4.0
 """The slope of memory over all that is judged: a leak of this size would be 100 MB in 25,000 sessions."""
 MORE_FILES: Final = 8
 """How many more files may be open, under load and without: connections and files in use at the moment of a look."""
+MOST_LOG_MB: Final = 16
+"""The log beside the store's file, which is used again from its start: a few groups of the largest commits."""
 MOST_TIMES_REWRITTEN: Final = 1.6
 """A compacted file against a new one with the same content: a quarter may be empty, and pages are partly filled."""
 MOST_TIMES_APART: Final = 1.5
@@ -63,7 +65,12 @@ def judge_samples(samples: Sequence[Sample]) -> Sequence[str]:
             f"{len(settled)} samples after session {SETTLED_AFTER} are too few to judge; at least {_FEWEST} are needed"
         ]
     loaded, idle = _quarters(settled, lambda one: one.files), (samples[0].files, samples[-1].files)
-    return [*_judge_memory(settled), *_judge_files("under load", *loaded), *_judge_files("without load", *idle)]
+    return [
+        *_judge_memory(settled),
+        *_judge_files("under load", *loaded),
+        *_judge_files("without load", *idle),
+        *_judge_log(settled),
+    ]
 
 
 def _judge_memory(settled: Sequence[Sample]) -> Sequence[str]:
@@ -84,6 +91,13 @@ def _judge_files(when: str, first: float, last: float) -> Sequence[str]:
     if last <= first + MORE_FILES:
         return []
     return [f"open files {when} grow: from {first:.0f} to {last:.0f}; at most {MORE_FILES} more are allowed"]
+
+
+def _judge_log(settled: Sequence[Sample]) -> Sequence[str]:
+    largest = max(one.log_bytes for one in settled) / _MB
+    return (
+        [f"the store's log takes {largest:.1f} MB; at most {MOST_LOG_MB} are allowed"] if largest > MOST_LOG_MB else []
+    )
 
 
 def _quarters(settled: Sequence[Sample], value: Callable[[Sample], int]) -> tuple[float, float]:

@@ -72,6 +72,11 @@ def test_files_that_stay_open_when_the_last_session_is_gone_are_a_fault() -> Non
     ]
 
 
+def test_a_log_that_is_never_used_again_from_its_start_is_a_fault() -> None:
+    samples = [one._replace(log_bytes=one.ended * 10_000) for one in taken(lambda _: 112)]
+    assert judge_samples(samples) == ["the store's log takes 20.0 MB; at most 16 are allowed"]
+
+
 def test_too_few_samples_are_no_proof() -> None:
     assert judge_samples([]) == ["0 samples after session 500 are too few to judge; at least 8 are needed"]
     assert judge_samples(taken(lambda _: 112, until=600)) != []
