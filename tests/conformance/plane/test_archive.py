@@ -110,11 +110,11 @@ async def test_nothing_changes_what_is_archived_but_it_can_be_deleted(world: Wor
     with pytest.raises(Conflict):
         await world.ada.delete(S1, at=1)
     lablets = world.service(LABLET_CONTROLLER)
-    assert not (await lablets.find_deletion(OLD.name)).deleted
+    assert await lablets.find_deletion(OLD.name) is None
     await world.ada.delete(S1)
     assert await world.ada.get(S1) is await world.ada.get(OLD) is None
-    assert (await lablets.find_deletion(OLD.name)).deleted
-    assert not (await lablets.find_deletion("no-such-uid")).deleted
+    assert await lablets.find_deletion(OLD.name)
+    assert await lablets.find_deletion("no-such-uid") is None
     left = [entry.key for entry in (await world.store.scan("")).entries]
     assert not [key for key in left if "s1" in key and not key.startswith(("audit/", "tokens/", "deleted-sessions/"))]
 

@@ -20,6 +20,7 @@ from lcm.settings.load import load_settings
 from lcm.store.memory import MemoryStore
 
 TOKENS = "/api/tokens"
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 DAY = 86_400
 PEOPLE = {name: role for name, role in CAST.items() if name != "bob"}
 
@@ -103,9 +104,8 @@ async def test_nothing_that_a_token_makes_outlives_it() -> None:
         assert second["info"]["expires_at"] == first["info"]["expires_at"]
         async with httpx.AsyncClient(transport=desk._client._transport, base_url="http://desk") as browser:
             link = await desk.done("", "POST", "/api/sign-in", headers=sent)
-            here = {"Sec-Fetch-Site": "same-origin"}
-            assert (await browser.post(link["path"], headers=here)).status_code == 303
-            csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Sec-Fetch-Site": "same-origin"}
+            assert (await browser.post(link["path"], headers=SAME_ORIGIN)).status_code == 303
+            csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], **SAME_ORIGIN}
             third = (await browser.post(TOKENS, headers=csrf)).json()
         assert third["info"]["expires_at"] == first["info"]["expires_at"]
 
@@ -128,12 +128,12 @@ async def test_what_was_made_with_a_token_is_revoked_with_it() -> None:
         unused = await desk.done("", "POST", "/api/sign-in", headers=sent)
         link = await desk.done("", "POST", "/api/sign-in", headers=sent)
         async with httpx.AsyncClient(transport=desk._client._transport, base_url="http://desk") as browser:
-            assert (await browser.get(link["path"])).status_code == 303
-            csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Sec-Fetch-Site": "same-origin"}
+            assert (await browser.post(link["path"], headers=SAME_ORIGIN)).status_code == 303
+            csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], **SAME_ORIGIN}
             fourth = (await browser.post(TOKENS, headers=csrf)).json()
             assert (await desk.ask("ada", "DELETE", f"{TOKENS}/{first['info']['id']}")).status_code == 204
             assert (await browser.get("/api/whoami")).status_code == 401
-            assert (await browser.get(unused["path"])).status_code == 401
+            assert (await browser.post(unused["path"], headers=SAME_ORIGIN)).status_code == 401
         for dead in (first, second, third, fourth):
             assert (await whoami(desk, dead["token"])).status_code == 401
         assert (await whoami(desk, other["token"])).status_code == 200
@@ -148,10 +148,9 @@ async def test_a_sign_out_ends_the_session_and_leaves_what_it_made() -> None:
     ):
         first = await made(desk, "ada")
         sent = {"Authorization": f"Bearer {first['token']}"}
-        assert (
-            await browser.get((await desk.done("", "POST", "/api/sign-in", headers=sent))["path"])
-        ).status_code == 303
-        csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], "Sec-Fetch-Site": "same-origin"}
+        link = await desk.done("", "POST", "/api/sign-in", headers=sent)
+        assert (await browser.post(link["path"], headers=SAME_ORIGIN)).status_code == 303
+        csrf = {"X-CSRF-Token": browser.cookies["lcm_csrf"], **SAME_ORIGIN}
         second = (await browser.post(TOKENS, headers=csrf)).json()
         assert (await browser.post("/api/sign-out", headers=csrf)).status_code == 204
         assert (await whoami(desk, second["token"])).status_code == 200

@@ -25,11 +25,12 @@ from lcm.api.openapi.description import ANSWERS, describe
 from lcm.api.routes.table import ROUTES
 from lcm.control.access.tokens import digest_of
 from lcm.control.accounts.licences import seat_key
-from lcm.control.objects.records import encode_checked
+from lcm.control.objects.records import DELETED_SESSIONS, encode_checked
 from lcm.control.plane.wire import ACTOR_HEADER
 from lcm.model.access.identity import MAX_TOKEN_LENGTH
 from lcm.model.base.machine import ACTORS
 from lcm.model.kinds.registry import Kind
+from lcm.model.kinds.session import DeletedSession
 from lcm.model.money.licences import SeatState
 from lcm.store.base import Put
 
@@ -90,6 +91,7 @@ SEE_ALL = {"root", "otto", "service"}
 TOKEN = "/api/tokens/{id}"
 EVERYBODY = ["", *ROLES]
 SEAT = given.seat(state=SeatState.ORPHANED)
+DELETED_UID = "uid-deleted"
 PLAN = str(ANSWERS["PlanJob"]["id"])
 TAKEN = {"IllegalStep", "AlreadyExists", "Conflict", "Refused", "Deposed"}
 """Reasons for which a request is turned down after it was let in."""
@@ -193,6 +195,7 @@ def reporter(kind: Kind) -> str:
 def unkind(route: Route) -> str:
     """Name the example of a route whose path does not say the kind of its object."""
     named = {"/sinks/": "ops-chat", "/alerts/": name_of("LabWorker"), "/licenses/": SEAT.worker_id, "/plan/": PLAN}
+    named["/deleted-sessions/"] = DELETED_UID
     return next((name for part, name in named.items() if part in route.path), "")
 
 
@@ -234,6 +237,11 @@ async def seated(desk: Desk) -> None:
     await desk.store.commit(Put(seat_key(SEAT.worker_id), encode_checked(SEAT)))
 
 
+async def deleted(desk: Desk) -> None:
+    left = DeletedSession(ended_at=given.moment("11:00"))
+    await desk.store.commit(Put(DELETED_SESSIONS + DELETED_UID, encode_checked(left)))
+
+
 async def measured(desk: Desk) -> None:
     report = DESCRIBED["/api/internal/workers/{id}/metrics"]["post"]["requestBody"]["content"]["application/json"]
     await desk.done("service", "POST", "/api/internal/workers/ccna-worker-1/metrics", json=report["example"])
@@ -266,6 +274,7 @@ async def test_a_route_lets_in_whom_its_policy_names_and_nobody_else(who: str) -
                 await measured(desk)
                 await sunk(desk)
                 await seated(desk)
+                await deleted(desk)
                 left = left[await tried(desk, left) :]
 
 

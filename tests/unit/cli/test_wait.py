@@ -204,7 +204,8 @@ def test_a_worker_is_described_with_what_only_a_second_look_tells(api: ApiServer
     lines = told.splitlines()
     assert lines[:2] == ["Name:         w1", "Namespace:    default"]
     assert any(re.fullmatch(r"Measured: +CPU 42%, 1 lab, by CML \d+s ago", line) for line in lines)
-    assert "Sessions:     s1 SCHEDULED of root" in lines
+    assert "Sessions:     0 on it, 1 to come" in lines
+    assert f"{'':14}s1 SCHEDULED of root" in lines
     assert "Labels:       site=virginia" in lines
     assert lines.index("Labels:       site=virginia") < lines.index("Story:")
     assert max(map(len, lines)) <= 80

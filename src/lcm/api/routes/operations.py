@@ -104,7 +104,8 @@ def _answer(operation: Operation, arguments: Mapping[str, Value], result: Value)
     if operation.answer is None:
         return NO_CONTENT
     if operation.missing and result is None:
-        raise Gone(operation.missing.format(**arguments[operation.in_path[0]]._asdict()))
+        subject = arguments[operation.in_path[0]]
+        raise Gone(operation.missing.format(**subject._asdict()) if isinstance(subject, Ref) else operation.missing)
     if operation.answer in MEDIA:
         data = result if isinstance(result, bytes) else result.encode()
         headers = ((b"content-disposition", b"attachment"),) if operation.answer is FileBytes else ()

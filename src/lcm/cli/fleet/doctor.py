@@ -51,7 +51,7 @@ from lcm.system.build import PACKAGE, build_name
 from lcm.system.clock import SystemClock
 from lcm.system.data_folder import STORE_FILE, is_open_to_others
 
-_EXTRA: Final = re.compile(r";.*\bextra *==")
+_EXTRA: Final = re.compile(r"\bextra *==")
 """In the marker of a requirement that only an extra has."""
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 1_000_000_000, 50_000_000
@@ -85,7 +85,7 @@ def check_packages(requirements: Sequence[str] | None = None) -> Iterator[Doctor
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            (optional if _EXTRA.search(line) else missing).append(name)
+            (optional if _EXTRA.search(line.partition(";")[2]) else missing).append(name)
     without = f"; not installed, and optional: {', '.join(optional)}" if optional else ""
     yield DoctorCheck("packages", CheckState.OK, f"{', '.join(found)}{without}")
     if missing:

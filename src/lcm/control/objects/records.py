@@ -16,10 +16,9 @@ import msgspec
 
 from lcm.control.plane.protocol import R, Ref
 from lcm.model.base.errors import Conflict, Fault, Invalid, Stuck, to_fault
-from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, worker_of
+from lcm.model.kinds.session import SESSION_MACHINE, DeletedSession, LabletSession, worker_of
 from lcm.model.kinds.sink import Sink, redact_sink, upgrade_sink
 from lcm.model.kinds.validate import parse_document
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
@@ -317,12 +316,6 @@ def removal_ops(before: Record[R]) -> Sequence[Op]:
     gone = before.resource
     deleted = Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid)
     return *deleted, *_index_ops(gone, None)
-
-
-class DeletedSession(Part):
-    """What is left of a deleted session."""
-
-    ended_at: Moment
 
 
 def deletion_ops(gone: Resource) -> Sequence[Op]:

@@ -52,12 +52,6 @@ class ClearAlertQuery(AlertQuery, kw_only=True):
     alert: Annotated[ShortText, Meta(examples=["HighCpu"])]
 
 
-class SessionDeletion(msgspec.Struct, frozen=True):
-    """Whether a session of this uid was deleted here. False also means that nothing is known of it."""
-
-    deleted: bool
-
-
 class CostQuery(Part):
     """Which costs to report: by default all of the last thirty days."""
 

@@ -17,9 +17,9 @@ from lcm.control.booking import schedule as scheduling
 from lcm.control.booking.promise import Promises
 from lcm.control.objects import session_files, uploads
 from lcm.control.objects.imports import WorkerImport
-from lcm.control.objects.records import DELETED_SESSIONS, NAME
+from lcm.control.objects.records import CODEC, DELETED_SESSIONS, NAME
 from lcm.control.objects.writer import Writer, retry_conflicts
-from lcm.control.plane.bodies import BulkImport, Imported, Sample, SessionDeletion
+from lcm.control.plane.bodies import BulkImport, Imported, Sample
 from lcm.control.plane.operations import EARLIEST, PlaneOperations
 from lcm.control.plane.protocol import DefinitionRef, R, Ref, SessionRef, WorkerRef
 from lcm.control.telemetry import alerts, idleness, reports
@@ -28,7 +28,7 @@ from lcm.model.base.errors import Fault, Invalid, Refused
 from lcm.model.kinds.placement import Assignment, CalendarView, Explanation, PortRequest, PreviewRequest, SeatChange
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import Artifact, LabletSession
+from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
 from lcm.model.kinds.worker import IdleVerdict, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
 from lcm.model.money.licences import LicenceLedger
@@ -66,9 +66,9 @@ class LocalOperations(PlaneOperations):
     async def clear_alert(self, ref: Ref[Any], alert: str) -> None:
         await alerts.clear_alert(self._writer, ref, alert)
 
-    async def find_deletion(self, session_id: str) -> SessionDeletion:
-        found = await self._core.store.get(DELETED_SESSIONS + session_id) if NAME.fullmatch(session_id) else None
-        return SessionDeletion(deleted=found is not None)
+    async def find_deletion(self, session_id: str) -> DeletedSession | None:
+        entry = await self._core.store.get(DELETED_SESSIONS + session_id) if NAME.fullmatch(session_id) else None
+        return CODEC.decode(entry.value, DeletedSession) if entry else None
 
     async def licences(self) -> LicenceLedger:
         return await read_ledger(self._core.store, self._core.fleet.seats)

@@ -32,7 +32,6 @@ from lcm.control.plane.bodies import (
     Sample,
     ScheduleRequest,
     SeatChanges,
-    SessionDeletion,
     SessionLog,
     WorkerHistory,
     metrics_report_of,
@@ -44,7 +43,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment, CalendarView, Explanation, PortRequest, PreviewRequest, SeatChange
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import Artifact, LabletSession
+from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
 from lcm.model.money.licences import LicenceLedger
@@ -295,12 +294,13 @@ class LabOperations(OperationGroup):
         GET,
         "/api/internal/deleted-sessions/{id}",
         "getSessionDeletion",
-        "Tell whether a session of this uid was deleted, as opposed to one of which nothing is known",
+        "Read when a deleted session of this uid had ended; there is none of one of which nothing is known",
         may(Verb.STEP, LabletSession),
-        answer=SessionDeletion,
+        answer=DeletedSession,
+        missing="no session of this uid was deleted",
     )
-    async def find_deletion(self, session_id: str) -> SessionDeletion:
-        """Tell whether a session was deleted here. It was not if it lives, is archived, or never was here.
+    async def find_deletion(self, session_id: str) -> DeletedSession | None:
+        """Return what is left of a deleted session; None if it lives, is archived, or never was here.
 
         Deletions are remembered for as long as archived sessions are kept.
         """

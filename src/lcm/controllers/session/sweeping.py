@@ -164,9 +164,7 @@ class LabSweep:
         owner = await self.plane.get(Ref(LabletSession, uid, namespace))
         if not find_leftover_labs([lab], [owner] if owner else [], worker.metadata.uid):
             return  # the session has come back to this very worker
-        is_over = (
-            owner.status.phase in SESSION_MACHINE.final if owner else (await self.plane.find_deletion(uid)).deleted
-        )
+        is_over = owner.status.phase in SESSION_MACHINE.final if owner else await self.plane.find_deletion(uid)
         if is_over or (owner is not None and lab.state is LabState.DEFINED):  # an import that came too late
             await remove_lab(host, lab, worker)
         else:

@@ -210,6 +210,12 @@ class LabletSessionStatus(Status):
     last_error: Text = ""
 
 
+class DeletedSession(Part):
+    """What is left of a deleted session."""
+
+    ended_at: Moment
+
+
 class LabletSession(Part):
     """One person's lab during one slot."""
 

@@ -13,7 +13,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from lcm.model.base.resource import Count, Moment, Name, Part, ShortText, Text
-from lcm.model.kinds.definition import MAX_OTHER_PORTS, LabletDefinition, PortTemplate, ResourceRequirements, Spread
+from lcm.model.kinds.definition import (
+    MAX_OTHER_PORTS,
+    LabletDefinition,
+    LabletDefinitionStatus,
+    PortTemplate,
+    ResourceRequirements,
+    Spread,
+)
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.telemetry.observation import NodeObservation, NodeStats, ResourceObservation, sum_use
@@ -239,7 +246,7 @@ def compare_measures(definition: LabletDefinition) -> tuple[Learned, ...]:
         declared = _declared_value(definition, measure)
         observed: Spread | None = getattr(definition.status, measure)
         used, boot = (getattr(definition.status, name, None) for name in _USED.get(measure, ("", "")))
-        peak = max(used.p95, boot.p95) if used and boot else None
+        peak = _peak_use(definition.status, measure)
         compared.append(
             Learned(
                 measure=measure,
@@ -255,15 +262,19 @@ def compare_measures(definition: LabletDefinition) -> tuple[Learned, ...]:
 
 
 def propose_requirements(definition: LabletDefinition) -> ResourceRequirements | None:
-    """Return requirements made of the 95th percentiles; None while those are unknown."""
-    status, declared = definition.status, definition.spec.resource_requirements
-    if not (status.cpu_cores and status.memory_mb and status.cpu_cores.p95 and status.memory_mb.p95):
+    """Return requirements made of the 95th percentiles: of the use where it is known, else of what nodes were given.
+
+    None while those are unknown.
+    """
+    status = definition.status
+    found = {measure: _peak_use(status, measure) or _p95(getattr(status, measure)) for measure in MEASURES}
+    if not (found["cpu_cores"] and found["memory_mb"]):
         return None
-    known = declared.storage_gb if declared else 0.0
+    declared = definition.spec.resource_requirements
     return ResourceRequirements(
-        cpu_cores=status.cpu_cores.p95,
-        memory_gb=status.memory_mb.p95 / _MB_PER_GB,
-        storage_gb=status.storage_mb.p95 / _MB_PER_GB if status.storage_mb else known,
+        cpu_cores=found["cpu_cores"],
+        memory_gb=found["memory_mb"] / _MB_PER_GB,
+        storage_gb=found["storage_mb"] / _MB_PER_GB or (declared.storage_gb if declared else 0.0),
     )
 
 
@@ -295,6 +306,16 @@ def _other_ports(observed: Mapping[str, int], template: PortTemplate | None) -> 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[ceil(len(ordered) * share) - 1]
+
+
+def _peak_use(status: LabletDefinitionStatus, measure: Measure) -> float | None:
+    """Return the larger p95 of the use while booting and afterwards; None while either is unknown."""
+    used, boot = (getattr(status, name, None) for name in _USED.get(measure, ("", "")))
+    return max(used.p95, boot.p95) if used and boot else None
+
+
+def _p95(spread: Spread | None) -> float:
+    return spread.p95 if spread else 0
 
 
 def _declared_value(definition: LabletDefinition, measure: Measure) -> float | None:
