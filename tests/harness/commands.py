@@ -236,6 +236,7 @@ OURS = {
     "ETCD_SERVER_NAME": Set("etcd.example.org", "etcd.example.org"),
     "ETCD_QUOTA_BYTES": Set("8589934592", "8589934592"),
     "LCM_STORE_ALERT_PERCENT": Set("70", "70"),
+    "LCM_STORE_HISTORY_MINUTES": Set("15", "15"),
 }
 NAMED = FIRST_PLAN | WORKER_CONTROLLER | ALLOCATOR | MISSION | OURS
 FILES = (

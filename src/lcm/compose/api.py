@@ -27,7 +27,7 @@ from lcm.control.delivery.outbox import Outbox
 from lcm.control.delivery.sinks import SettingSecrets, SinkSettings, make_built_in_sinks
 from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.idleness import IdleCriteria
-from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
 from lcm.control.upkeep.installation import Presence, read_installation_id
 from lcm.controllers.runtime.settings import owner_limits_of, terms_of
 from lcm.model.access.address import TrustedProxies
@@ -210,9 +210,12 @@ def _idle_criteria(settings: Settings) -> IdleCriteria:
 
 
 def _housekeeping(settings: Settings, store: Store, clock: Clock, artifacts: Artifacts) -> Housekeeping:
+    history = timedelta(minutes=settings.store_history_minutes)
     return Housekeeping(
         store,
         clock=clock,
+        every=min(INTERVAL, history),
+        history=history,
         audit_kept=timedelta(days=settings.audit_retention_days),
         linger=timedelta(hours=settings.session_linger_hours),
         archived=timedelta(days=settings.session_archive_days),

@@ -99,6 +99,7 @@ RoleGrant = Annotated[
 QuotaBytes = Annotated[int, msgspec.Meta(ge=1_000_000, le=2**63 - 1, description="a number of bytes, at least 1000000")]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=99, description="a whole number from 1 to 99")]
 NodeSizeText = Annotated[str, _text_meta(NODE_SIZE_PATTERN, NODE_SIZE_FORM)]
+HistoryMinutes = Annotated[int, msgspec.Meta(ge=1, le=720, description="whole minutes from 1 to 720")]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
 OutliveHours = Annotated[int, msgspec.Meta(ge=0, le=8760, description="whole hours from 0 to 8760")]
@@ -179,6 +180,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     store_alert_percent: Annotated[Percent, "how full the store may be before an alert is raised, in percent"] = (
         msgspec.field(default=80, name="LCM_STORE_ALERT_PERCENT")
     )
+    store_history_minutes: Annotated[
+        HistoryMinutes,
+        "minutes for which the store keeps what was changed, so that a client may be away as long and resume",
+    ] = msgspec.field(default=60, name="LCM_STORE_HISTORY_MINUTES")
 
     seal_keys: Annotated[
         Secret | None,
