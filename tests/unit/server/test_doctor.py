@@ -181,6 +181,16 @@ def test_a_data_folder_that_cannot_be_written_fails(home: Path) -> None:
     assert "choose another folder with LCM_DATA_DIR" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["backup", "saved"], ["token", "create", "ada", "--role", "admin", "--offline"]]
+)
+def test_a_data_folder_that_cannot_be_looked_into_is_told(command: list[str]) -> None:
+    unusable = "x" * 300  # root may enter any folder, but nobody one with such a name
+    result = CliRunner().invoke(app, command, env={"LCM_DATA_DIR": unusable}, catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "check its path, owner and permissions" in " ".join(result.output.split())
+
+
 def test_a_data_folder_that_is_not_there_yet_is_well(home: Path) -> None:
     found = check_data_folder(home / "a" / "b")
     assert found.state is CheckState.OK

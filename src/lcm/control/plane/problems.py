@@ -24,6 +24,7 @@ from lcm.model.base.errors import (
     Later,
     LcmError,
     NoRoom,
+    NotSignedIn,
     Refused,
     Relist,
     StoreFull,
@@ -201,6 +202,6 @@ _ERROR_MAKERS: Final[Mapping[str, Callable[[Problem], LcmError]]] = {
     "RateLimited": _later_error_maker(Throttled),
     "Unreachable": _later_error_maker(Unreachable),
     "RequestTimeout": _later_error_maker(Unreachable),
-    "Unauthorized": _error_maker(Forbidden),
-    **{reason.value: _error_maker(Forbidden) for reason in TokenRefusalReason},
+    "Unauthorized": _error_maker(NotSignedIn),
+    **{reason.value: _error_maker(NotSignedIn) for reason in TokenRefusalReason},
 }
