@@ -57,9 +57,11 @@ chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than m
 	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/simulation tests/conformance/system/test_api_schema.py \
 		tests/conformance/system/test_stream_storm.py tests/unit/worker/test_deciders.py --timeout 1200
 
-soak: .venv/dev.stamp ## A million random bookings, placements, extensions and releases; LCM_SOAK=… for another number
-	LCM_SOAK=$(or $(LCM_SOAK),1000000) $(BIN)/python -m pytest -q -n 2 tests/simulation/test_bookings_at_random.py \
-		--timeout 7200
+soak: .venv/dev.stamp ## Find what shows in the long run only; ONLY=bookings (a million, or LCM_SOAK) or sessions (2000)
+	@case '$(ONLY)' in ''|bookings|sessions) ;; *) echo "no soak '$(ONLY)'; there are: bookings, sessions"; exit 2 ;; esac
+	$(if $(filter sessions,$(ONLY)),,LCM_SOAK=$(or $(LCM_SOAK),1000000) $(BIN)/python -m pytest -q -n 2 --timeout 7200 \
+		tests/simulation/test_bookings_at_random.py)
+	$(if $(filter bookings,$(ONLY)),,PYTHONPATH=tests $(BIN)/python -m soak)
 
 # Seeds that have failed once, bulk seeds, and CLIENT more that speak to CMLs by our client.
 sim: .venv/dev.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them, ONE='…' one

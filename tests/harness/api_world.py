@@ -285,7 +285,7 @@ class ApiServer:
         await tokens.start()
         for name, role in PEOPLE.items():
             self.tokens[name] = (await tokens.make(name, role))[0].reveal()
-        limits = ApiLimits(requests_per_second=1e9, burst=10**9, failure_burst=10**9)
+        limits = ApiLimits(requests_per_second=1e9, burst=10**9, failure_burst=10**9, write_burst=10**9)
         self._api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
         following = [asyncio.create_task(self._api.run())]
         if self._core.promises is not None:

@@ -197,9 +197,11 @@ OURS = {
     "LOG_LEVEL": Set("debug", "DEBUG"),
     "LCM_REQUESTS_PER_SECOND": Set("50", "50"),
     "LCM_REQUEST_BURST": Set("60", "60"),
+    "LCM_WRITES_PER_HOUR": Set("600", "600"),
     "LCM_MAX_CONNECTIONS": Set("500", "500"),
     "LCM_CONNECTIONS_PER_ADDRESS": Set("50", "50"),
     "LCM_TRUSTED_PROXIES": Set("10.0.0.0/8,fd00::/8", "10.0.0.0/8,fd00::/8"),
+    "LCM_PROXY_HEADER": Set("Forwarded", "Forwarded"),
     "LCM_CLEARTEXT_ALLOWED": Set("yes", "true"),
     "LCM_BODIES_BYTES": Set("64000000", "64000000"),
     "LCM_BODY_BYTES": Set("2000000", "2000000"),
@@ -234,6 +236,7 @@ OURS = {
     "ETCD_SERVER_NAME": Set("etcd.example.org", "etcd.example.org"),
     "ETCD_QUOTA_BYTES": Set("8589934592", "8589934592"),
     "LCM_STORE_ALERT_PERCENT": Set("70", "70"),
+    "LCM_STORE_HISTORY_MINUTES": Set("15", "15"),
 }
 NAMED = FIRST_PLAN | WORKER_CONTROLLER | ALLOCATOR | MISSION | OURS
 FILES = (

@@ -131,7 +131,9 @@ def active(**overrides: object) -> LabletDefinition:
 
 T = TypeVar("T")
 KEY = Secret("the-service-key-of-a-test")
-LIMITS = ApiLimits(requests_per_second=1e9, burst=10**9, failures_per_minute=1e9, failure_burst=10**9)
+LIMITS = ApiLimits(
+    requests_per_second=1e9, burst=10**9, failures_per_minute=1e9, failure_burst=10**9, write_burst=10**9
+)
 PATIENCE = 60.0
 """Seconds after which something that should happen counts as not happening."""
 

@@ -12,10 +12,12 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
+from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from lcm.cli.output.command import LeafCommand, Utc, default_to_false, print_version
+from lcm.cli.output.render import wrap_message
 from lcm.model.base.errors import LcmError
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class CommandEntry(NamedTuple):
     section: str
 
 
+_ERROR: Final = "Error: "
+"""What typer writes before what it says about wrong usage."""
 _SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
 COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "get": CommandEntry("lcm.cli.documents.get:get", "List objects, or follow them; show the calendar.", _SEE),
@@ -139,9 +143,12 @@ class Commands(TyperGroup):
         return [CompletionItem(name, help=entry.help) for name, entry in found]
 
     def invoke(self, ctx: "Context") -> Any:  # noqa: ANN401 - whatever a command returns
-        """Run a command and turn an LcmError into a message and an exit code."""
+        """Run a command and turn an LcmError into a message and an exit code; wrong usage is told in lines that fit."""
         try:
             return super().invoke(ctx)
+        except UsageError as error:
+            told = wrap_message(f"{_ERROR}{error.format_message()}").removeprefix(_ERROR)
+            raise UsageError(told, error.ctx) from error
         except LcmError as error:
             from lcm.cli.output import exit_codes  # noqa: PLC0415 - loaded only after an error
 

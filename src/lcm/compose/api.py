@@ -27,7 +27,7 @@ from lcm.control.delivery.outbox import Outbox
 from lcm.control.delivery.sinks import SettingSecrets, SinkSettings, make_built_in_sinks
 from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.idleness import IdleCriteria
-from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
 from lcm.control.upkeep.installation import Presence, read_installation_id
 from lcm.controllers.runtime.settings import owner_limits_of, terms_of
 from lcm.model.access.address import TrustedProxies
@@ -149,7 +149,8 @@ async def run_api(
         parts.start("housekeeping", _housekeeping(settings, store, clock, artifacts).run())
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
-        proxies = TrustedProxies(parse_networks(settings.trusted_proxies))
+        networks = parse_networks(settings.trusted_proxies)
+        proxies = TrustedProxies(networks, rfc7239=settings.proxy_header == "Forwarded")
         app = Api(
             control, tokens, clock=clock, limits=_limits(settings), verifier=verifier, plans=plans, proxies=proxies
         )
@@ -209,9 +210,12 @@ def _idle_criteria(settings: Settings) -> IdleCriteria:
 
 
 def _housekeeping(settings: Settings, store: Store, clock: Clock, artifacts: Artifacts) -> Housekeeping:
+    history = timedelta(minutes=settings.store_history_minutes)
     return Housekeeping(
         store,
         clock=clock,
+        every=min(INTERVAL, history),
+        history=history,
         audit_kept=timedelta(days=settings.audit_retention_days),
         linger=timedelta(hours=settings.session_linger_hours),
         archived=timedelta(days=settings.session_archive_days),
@@ -294,6 +298,7 @@ def _limits(settings: Settings) -> ApiLimits:
         apply_bytes=settings.apply_bytes,
         requests_per_second=settings.requests_per_second,
         burst=settings.request_burst,
+        writes_per_hour=settings.writes_per_hour,
         bodies_bytes=settings.bodies_bytes,
     )
 

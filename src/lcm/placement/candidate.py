@@ -156,3 +156,9 @@ def _format_amount(name: str, amount: Amount) -> str:
 def format_moment(moment: datetime) -> str:
     """Format a moment for people."""
     return f"{moment:%Y-%m-%d %H:%M}Z"
+
+
+def format_apart(first: datetime, second: datetime) -> tuple[str, str]:
+    """Format two moments so that they differ: to the second if they are of the same minute."""
+    both = format_moment(first), format_moment(second)
+    return both if both[0] != both[1] else (f"{first:%Y-%m-%d %H:%M:%S}Z", f"{second:%Y-%m-%d %H:%M:%S}Z")

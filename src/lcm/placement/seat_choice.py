@@ -14,7 +14,7 @@ from typing import Final
 
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, dimension_words, find_exceeded
 from lcm.model.kinds.worker import LabWorker
-from lcm.placement.candidate import format_moment
+from lcm.placement.candidate import format_apart, format_moment
 from lcm.placement.limits import LIMITS, OPENING_POLICIES, PromiseRules, find_violated_limit, outside_hours
 from lcm.placement.places import PoolSnapshot, expected_place, with_image_facts
 from lcm.placement.request import Place, PlacementRequest
@@ -127,11 +127,9 @@ def _seat_rejection(seats: Seats, number: int, claim: Claim, rules: PromiseRules
         return "foreign_labs", f"labs that no session made are in the way: with them planned worker {number} is {short}"
     pieces = seats.added_runtime(number, span)
     if _is_too_soon(number, span, pieces, rules):
-        ready = format_moment(rules.usable.get(number) or rules.now + timedelta(microseconds=seats.lead))
-        return (
-            "too_soon",
-            f"planned worker {number} has a machine from {ready} on, and the claim begins {format_moment(claim.start)}",
-        )
+        usable = rules.usable.get(number) or rules.now + timedelta(microseconds=seats.lead)
+        ready, begins = format_apart(usable, claim.start)
+        return "too_soon", f"planned worker {number} has a machine from {ready} on, and the claim begins {begins}"
     found = find_violated_limit(seats, pieces, rules)
     assert found is not None, f"seat {number} takes the claim"
     return found

@@ -88,6 +88,7 @@ EnvPattern = Annotated[
 AwsPattern = Annotated[
     str, _text_meta(r"[A-Za-z0-9/_+=.@:*?-]+", "a secret's name in AWS, or its ARN, in which * stands for any part")
 ]
+ProxyHeader = Literal["X-Forwarded-For", "Forwarded"]
 GrantedRole = Literal["admin", "operator", "author", "user"]
 RoleGrant = Annotated[
     str,
@@ -98,6 +99,7 @@ RoleGrant = Annotated[
 QuotaBytes = Annotated[int, msgspec.Meta(ge=1_000_000, le=2**63 - 1, description="a number of bytes, at least 1000000")]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=99, description="a whole number from 1 to 99")]
 NodeSizeText = Annotated[str, _text_meta(NODE_SIZE_PATTERN, NODE_SIZE_FORM)]
+HistoryMinutes = Annotated[int, msgspec.Meta(ge=1, le=720, description="whole minutes from 1 to 720")]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
 OutliveHours = Annotated[int, msgspec.Meta(ge=0, le=8760, description="whole hours from 0 to 8760")]
@@ -121,6 +123,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     request_burst: Annotated[AtLeastTen, "requests that one caller may make at once"] = msgspec.field(
         default=200, name="LCM_REQUEST_BURST"
     )
+    writes_per_hour: Annotated[
+        PositiveCount, "changes an hour that one user or author may make on average; 500 at once"
+    ] = msgspec.field(default=1_800, name="LCM_WRITES_PER_HOUR")
     max_connections: Annotated[AtLeastTen, "connections to the API at once; more are answered 503"] = msgspec.field(
         default=10_000, name="LCM_MAX_CONNECTIONS"
     )
@@ -128,8 +133,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         AtLeastTen, "connections from one address, unless it is a trusted proxy; at most half of those there may be"
     ] = msgspec.field(default=1_000, name="LCM_CONNECTIONS_PER_ADDRESS")
     trusted_proxies: Annotated[
-        tuple[Network, ...], "networks of proxies whose Forwarded and X-Forwarded-For headers are believed"
+        tuple[Network, ...], "networks of proxies that are believed in what they say of their clients"
     ] = msgspec.field(default=(), name="LCM_TRUSTED_PROXIES")
+    proxy_header: Annotated[
+        ProxyHeader, "header in which those proxies say it; the other one is ignored, as clients may write it"
+    ] = msgspec.field(default="X-Forwarded-For", name="LCM_PROXY_HEADER")
     tls_cert_file: Annotated[Path | None, "PEM file of the API's certificate and chain; read again when it changes"] = (
         msgspec.field(default=None, name="LCM_TLS_CERT_FILE")
     )
@@ -172,6 +180,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     store_alert_percent: Annotated[Percent, "how full the store may be before an alert is raised, in percent"] = (
         msgspec.field(default=80, name="LCM_STORE_ALERT_PERCENT")
     )
+    store_history_minutes: Annotated[
+        HistoryMinutes,
+        "minutes for which the store keeps what was changed, so that a client may be away as long and resume",
+    ] = msgspec.field(default=60, name="LCM_STORE_HISTORY_MINUTES")
 
     seal_keys: Annotated[
         Secret | None,

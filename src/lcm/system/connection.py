@@ -2,7 +2,8 @@
 
 A connection waits for a head, for the rest of a body that nobody reads, or for the next request: each has its time. One
 timer for each connection checks now and then, as one around every request would cost time on every request. What a
-client does not take is dropped in the end. While a request is served, its own limits hold.
+client does not take is dropped in the end. While a request is served, its own limits hold. All that was read at once is
+parsed at once, so requests, headers and chunks are limited in number: each takes long for the few bytes that it is.
 """
 
 import asyncio
@@ -15,6 +16,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 _MAX_HEAD_BYTES: Final = 65_536
+_MAX_HEADERS: Final = 100
+_MAX_PIPELINED: Final = 16
+"""Requests that may wait for the answer of the one before them."""
+_FREE_CHUNKS: Final = 1_000
+_LEAST_CHUNK_BYTES: Final = 256
+"""What the chunks of a body have on average, if they are more than those that are free."""
 _LEAST_BYTES_A_SECOND: Final = 1_000
 """A client that takes an answer more slowly is one that does not take it."""
 
@@ -52,6 +59,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._has_whole_body = True
+        self._chunks = self._body_bytes = 0
         self._deadline: float | None = None
         """When what the client owes must be there; None while it owes nothing."""
         self._unsent: tuple[int, float] | None = None
@@ -84,17 +92,28 @@ class HttpConnection(HttpToolsProtocol):
         if not self._in_head:
             # A trailer: it would be added to the headers of a request whose caller was authenticated by them.
             raise ValueError("trailers are not accepted")
+        if len(self.headers) >= _MAX_HEADERS:
+            raise ValueError("too many headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise ValueError("too many requests wait for their answers")
         self._in_head = self._has_whole_body = False
-        self._head_bytes = 0
+        self._head_bytes = self._chunks = self._body_bytes = 0
         self._deadline = None
         super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """Count a chunk of a body."""
+        if self._chunks > _FREE_CHUNKS and self._body_bytes < self._chunks * _LEAST_CHUNK_BYTES:
+            raise ValueError("the chunks are too small")
+        self._chunks += 1
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
         self._head_bytes = 0
+        self._body_bytes += len(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

@@ -33,8 +33,7 @@ def claim_folder(folder: Path, *, alone: bool) -> Iterator[Path]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        message = f"{folder}: this folder cannot be used; check its path, owner and permissions ({error.strerror})"
-        raise Stuck("store_unusable", message) from error
+        raise _unusable(folder, error) from error
     try:
         _lock(handle, folder, alone=alone)
         if is_open_to_others(folder):
@@ -62,12 +61,25 @@ def claim_file(file: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def has_store(folder: Path) -> bool:
+    """Return whether there is a store in a folder; raise Stuck if nobody may tell."""
+    try:
+        return (folder / STORE_FILE).exists()
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
 def is_open_to_others(folder: Path) -> bool:
     """Return whether others than its owner may enter or list a folder; False for one that does not exist."""
     try:
         return bool(folder.stat().st_mode & _OTHERS_MODE)
     except OSError:
         return False
+
+
+def _unusable(folder: Path, error: OSError) -> Stuck:
+    message = f"{folder}: this folder cannot be used; check its path, owner and permissions ({error.strerror})"
+    return Stuck("store_unusable", message)
 
 
 def _lock(handle: int, folder: Path, *, alone: bool) -> None:

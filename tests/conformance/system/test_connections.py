@@ -169,3 +169,30 @@ async def test_a_trailer_is_refused_and_never_becomes_a_header() -> None:
         assert b"400" in await asyncio.wait_for(reader.readline(), SOON)
         assert await seconds_open(reader) < PROMPT
         writer.close()
+
+
+CHUNKED = b"POST /read HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused"),
+    [
+        (GET * 16, GET * 5_000),
+        (GET[:-2] + b"a:\r\n" * 99 + b"\r\n", GET[:-2] + b"a:\r\n" * 5_000 + b"\r\n"),
+        (CHUNKED + b"1\r\na\r\n" * 1_000 + b"0\r\n\r\n", CHUNKED + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n"),
+        (CHUNKED + (b"100\r\n" + b"a" * 256 + b"\r\n") * 5_000 + b"0\r\n\r\n", CHUNKED + b"3\r\nabc\r\n" * 20_000),
+    ],
+    ids=["requests", "headers", "chunks", "large chunks"],
+)
+async def test_what_takes_long_to_parse_is_limited_in_number(accepted: bytes, refused: bytes) -> None:
+    """Sixty connections with 260 kB of tiny requests each stopped everything for half a minute."""
+    async with served() as port:
+        _, writer = await answered(port, accepted)
+        writer.close()
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(refused)
+        with suppress(ConnectionError):
+            answer = await asyncio.wait_for(reader.read(), PROMPT)
+            assert answer.count(b"HTTP/1.1 401") <= 1
+            assert b"400 Bad Request" in answer
+        writer.close()

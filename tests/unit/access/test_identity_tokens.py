@@ -256,7 +256,11 @@ def test_the_command_line_makes_lists_and_revokes(api: ApiServer, tmp_path: Path
     api.tokens["eve"] = token
     eve = shell(api, tmp_path, "eve")
     listed = eve.out("token", "list")
-    assert "12h" in listed or "11h" in listed
+    assert "in 12h" in listed
+    root.out("token", "create", "somebody-else", "--role", "user")
+    narrow = shell(api, tmp_path, columns=80).out("token", "list").splitlines()
+    assert "ROLE" in narrow[0]
+    assert max(map(len, narrow)) <= 80
     assert "root" in listed  # who made it
     assert token not in listed
     own = eve.out("token", "create").splitlines()[-1]

@@ -81,7 +81,8 @@ async def test_a_link_is_exchanged_for_cookies_and_shows_nothing() -> None:
     ],
 )
 async def test_over_https_the_cookies_are_for_https_and_this_host_alone(base: str, more: dict[str, str]) -> None:
-    async with opened(proxies=TrustedProxies(parse_networks(["10.0.0.0/8"]))) as desk:
+    proxies = TrustedProxies(parse_networks(["10.0.0.0/8"]), rfc7239="Forwarded" in more)
+    async with opened(proxies=proxies) as desk:
         browser = Browser(desk, base, "10.0.0.1")
         answer = await browser.confirm(await link_of(desk, "ada"), **more)
         for line in answer.headers.get_list("set-cookie"):
@@ -124,6 +125,25 @@ async def test_a_link_ends_after_ten_minutes() -> None:
         assert (await Browser(desk).confirm(early)).status_code == 303
         clock.step(seconds=1)
         assert (await Browser(desk).confirm(late)).status_code == 401
+
+
+async def test_one_person_has_so_many_links_and_sessions_and_no_more() -> None:
+    """A user made as many links as requests were allowed, and a session that lasts half a day of each."""
+    clock = hand_clock()
+    async with opened(clock=clock) as desk:
+        links = [await link_of(desk, "ada") for _ in range(20)]
+        more = await desk.ask("ada", "POST", "/api/sign-in")
+        assert (more.status_code, more.json()["reason"]) == (409, "NoRoom")
+        assert "ada has 20 sign-in links" in more.json()["detail"]
+        await link_of(desk, "bob")
+        clock.step(minutes=10)
+        for link in [await link_of(desk, "ada") for _ in range(20)]:
+            assert (await Browser(desk).confirm(link)).status_code == 303
+        assert (await Browser(desk).confirm(links[0])).status_code == 401
+        for _ in range(79):
+            await desk.done("ada", "POST", "/api/tokens", json={"role": "user"})
+        full = await desk.ask("ada", "POST", "/api/sign-in")
+        assert (full.status_code, full.json()["detail"]) == (409, "ada has 100 tokens; revoke one first")
 
 
 @pytest.mark.parametrize("code", ["x" * 201, "", "lcm_nobodys", "a&code=b"])

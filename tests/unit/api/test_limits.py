@@ -11,8 +11,12 @@ import pytest
 from harness.api_world import Desk, document, opened
 from harness.plane_world import NOW, served
 from harness.servers import LOOPBACK, free_port
-from lcm.api.http.limits import ApiLimits, HeldBodies, OpenStreams, TokenBuckets
+from lcm.api.http.answers import Answer, json_answer
+from lcm.api.http.limits import ApiLimits, CallerTurns, HeldBodies, OpenStreams, TokenBuckets
 from lcm.api.http.problems import Declined
+from lcm.api.http.request import Request
+from lcm.api.http.routing import SIGNED_IN, Route
+from lcm.api.routes.table import ROUTES
 from lcm.sim.time.loop import run
 
 SLOW = ApiLimits(requests_per_second=2, burst=3)
@@ -76,6 +80,67 @@ def test_a_bucket_never_holds_more_than_its_burst() -> None:
     buckets = TokenBuckets(ApiLimits(requests_per_second=10, burst=2))
     assert [buckets.take("a", 1e6 + number / 1e9) == 0 for number in range(3)] == [True, True, False]
     assert [buckets.take("a", 2e6) == 0 for _ in range(3)] == [True, True, False]
+
+
+def test_a_user_changes_only_so_much_an_hour_and_reads_on() -> None:
+    """A user wrote as often as one may read: at 53 kB a change, the disk was full in an afternoon."""
+
+    async def main() -> None:
+        async with opened(limits=ApiLimits(writes_per_hour=60, write_burst=3)) as desk:
+
+            async def written(who: str, count: int) -> list[int]:
+                return [(await desk.ask(who, "POST", "/api/tokens")).status_code for _ in range(count)]
+
+            assert await written("ada", 5) == [201, 201, 201, 429, 429]
+            told = await desk.ask("ada", "POST", "/api/tokens")
+            assert (told.json()["reason"], told.headers["retry-after"]) == ("RateLimited", "60")
+            assert await statuses(desk, "ada", 5) == [200] * 5
+            assert await written("bob", 1) == [201]
+            assert await written("otto", 9) == [201] * 9
+            await asyncio.sleep(60)
+            assert await written("ada", 2) == [201, 429]
+
+    run(main, start=NOW)
+
+
+async def test_a_burst_of_one_caller_waits_for_its_turn_and_delays_no_other() -> None:
+    """Forty long requests of one user ran side by side, so that everybody waited for all of them."""
+    going, free = list[str](), asyncio.Event()
+
+    async def work(request: Request) -> Answer:
+        going.append(request.signed_in.name)
+        await free.wait()
+        return json_answer({})
+
+    limits = ApiLimits(at_once=2, burst=5)
+    route = Route("GET", "/api/work", work, "work", "Work", policy=SIGNED_IN, answer=dict)
+    async with opened(limits=limits, routes=[*ROUTES, route]) as desk, asyncio.timeout(SOON):
+        asked = [asyncio.create_task(desk.ask("ada", "GET", "/api/work")) for _ in range(5)]
+        others = [asyncio.create_task(desk.ask(who, "GET", "/api/work")) for who in ("bob", "otto", "otto", "otto")]
+        while len(going) < 6:
+            await asyncio.sleep(0)
+        assert sorted(going) == ["ada", "ada", "bob", "otto", "otto", "otto"]
+        free.set()
+        answers = await asyncio.gather(*asked, *others)
+        assert [one.status_code for one in answers] == [200] * 9
+        assert going.count("ada") == 5
+
+
+async def test_those_who_wait_are_limited_in_number() -> None:
+    turns, free = CallerTurns(ApiLimits(at_once=1, burst=2)), asyncio.Event()
+
+    async def wait() -> None:
+        async with turns.take("ada"):
+            await free.wait()
+
+    waiting = [asyncio.create_task(wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Declined):
+        await wait()
+    free.set()
+    await asyncio.gather(*waiting)
+    await wait()
+    assert not turns._turns
 
 
 def test_streams_are_counted_until_they_are_left() -> None:

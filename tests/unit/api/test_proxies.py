@@ -7,42 +7,55 @@ from harness.asgi import AsgiTransport
 from harness.plane_world import NOW
 from lcm.api.http.limits import ApiLimits
 from lcm.compose.api import connection_limits
-from lcm.model.access.address import TrustedProxies, address_block, forwarded_scheme, is_loopback
+from lcm.model.access.address import TrustedProxies, address_block, is_loopback
 from lcm.model.access.webhook import parse_networks
 from lcm.settings.load import Settings
 from lcm.sim.time.loop import run
 from lcm.system.clock import open_file_limit
 
 OURS = TrustedProxies(parse_networks(["10.0.0.0/8", "fd00::/8"]))
+STANDARD = TrustedProxies(parse_networks(["10.0.0.0/8"]), rfc7239=True)
 
 
 @pytest.mark.parametrize(
-    ("peer", "forwarded", "forwarded_for", "client"),
+    ("peer", "forwarded_for", "client"),
     [
-        ("192.0.2.9", "for=1.2.3.4", "1.2.3.4", "192.0.2.9"),
-        ("10.0.0.1", "", "", "10.0.0.1"),
-        ("10.0.0.1", "", "203.0.113.7", "203.0.113.7"),
-        ("10.0.0.1", "", "1.1.1.1, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
-        ("10.0.0.1", "for=203.0.113.7;proto=https", "9.9.9.9", "203.0.113.7"),
-        ("10.0.0.1", 'For="[2001:db8::7]:4711", for=10.0.0.2', "", "2001:db8::7"),
-        ("10.0.0.1", "for=_hidden", "", "10.0.0.1"),
-        ("10.0.0.1", "", "203.0.113.7:4711", "203.0.113.7"),
-        ("fd00::1", "", "::ffff:203.0.113.7", "203.0.113.7"),
-        ("10.0.0.1", "", "what, ever", "10.0.0.1"),
-        ("10.0.0.1", "", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
-        ("10.0.0.1", "", "10.0.0.2," * 5000, "10.0.0.1"),
+        ("192.0.2.9", "1.2.3.4", "192.0.2.9"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.7", "203.0.113.7"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
+        ("10.0.0.1", "203.0.113.7:4711", "203.0.113.7"),
+        ("fd00::1", "::ffff:203.0.113.7", "203.0.113.7"),
+        ("10.0.0.1", "what, ever", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
+        ("10.0.0.1", "10.0.0.2," * 5000, "10.0.0.1"),
     ],
 )
 def test_the_client_is_the_last_one_that_a_proxy_of_ours_did_not_add(
-    peer: str, forwarded: str, forwarded_for: str, client: str
+    peer: str, forwarded_for: str, client: str
 ) -> None:
-    assert OURS.find_client(peer, forwarded, forwarded_for) == client
+    assert OURS.find_client(peer, "for=9.9.9.9", forwarded_for) == client
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.9", "for=1.2.3.4", "192.0.2.9"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "for=203.0.113.7;proto=https", "203.0.113.7"),
+        ("10.0.0.1", 'For="[2001:db8::7]:4711", for=10.0.0.2', "2001:db8::7"),
+        ("10.0.0.1", "for=_hidden", "10.0.0.1"),
+    ],
+)
+def test_proxies_that_write_the_header_of_the_standard_are_understood(peer: str, forwarded: str, client: str) -> None:
+    assert STANDARD.find_client(peer, forwarded, "9.9.9.9") == client
 
 
 def test_the_nearest_proxy_says_how_it_was_asked() -> None:
-    assert forwarded_scheme("for=a;proto=http, for=b;proto=HTTPS", "http") == "https"
-    assert forwarded_scheme("", "http, https") == "https"
-    assert forwarded_scheme("for=a", "https") == ""
+    assert STANDARD.find_scheme("for=a;proto=http, for=b;proto=HTTPS", "http") == "https"
+    assert STANDARD.find_scheme("for=a", "https") == ""
+    assert OURS.find_scheme("for=a;proto=http", "http, https") == "https"
+    assert OURS.find_scheme("for=a;proto=https", "") == ""
 
 
 def test_loopback_and_blocks_of_addresses() -> None:
@@ -66,9 +79,9 @@ def test_those_behind_one_proxy_are_told_apart_by_limits_and_audit() -> None:
 
             assert [await asked("203.0.113.7") for _ in range(4)] == [401, 401, 401, 429]
             assert [await asked("203.0.113.8") for _ in range(3)] == [401, 401, 401]
-            told = await desk.ask(
-                "otto", "POST", "/api/workers/ccna-worker-1/pause", json={}, headers={"Forwarded": "for=203.0.113.9"}
-            )
+            # Most proxies write the second of these only, and leave what a client says in the first as it is.
+            headers = {"Forwarded": "for=198.51.100.66", "X-Forwarded-For": "203.0.113.9"}
+            told = await desk.ask("otto", "POST", "/api/workers/ccna-worker-1/pause", json={}, headers=headers)
             assert told.status_code == 200
             found = await desk.done("root", "GET", "/api/audit?who=otto")
             assert [one["address"] for one in found["items"]] == ["203.0.113.9"]

@@ -15,6 +15,7 @@ from lcm.control.plane.client_streams import fetch_installation_id
 from lcm.control.plane.transport import ApiConnection, ClientTimeouts
 from lcm.control.plane.wire import BUILD_HEADER, parse_build
 from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid
 from lcm.system.build import SCHEMA, build_name
 
 CONTROLLER = {"Lcm-Actor": "worker-controller"}
@@ -71,9 +72,9 @@ async def test_unknown_fields_of_other_reports_are_ignored_and_those_of_people_r
         assert answer.status_code == 422
 
 
-def connected(app: Any) -> ApiConnection:
+def connected(app: Any, key: str = KEY) -> ApiConnection:
     transport = AsgiTransport(app)
-    return ApiConnection("http://desk", Secret(KEY), actor="", limits=ClientTimeouts(), trust=None, transport=transport)
+    return ApiConnection("http://desk", Secret(key), actor="", limits=ClientTimeouts(), trust=None, transport=transport)
 
 
 async def first_contact(app: Any) -> list[Any]:
@@ -82,6 +83,16 @@ async def first_contact(app: Any) -> list[Any]:
         assert await fetch_installation_id(line, lambda: 0.5)
     await line.close()
     return [(entry["event"], entry["log_level"]) for entry in logs if "API" in entry["event"]]
+
+
+async def test_a_controller_with_another_key_than_the_api_is_told_which_setting_is_wrong() -> None:
+    async with opened() as desk:
+        line = connected(desk.api, "another-key-of-about-the-same-length")
+        with pytest.raises(
+            Invalid, match=r"CONTROL_PLANE_API_KEY: the API does not accept it; set it to the same value"
+        ):
+            await fetch_installation_id(line, lambda: 0.5)
+        await line.close()
 
 
 class AnotherApi:

@@ -62,6 +62,13 @@ def refused(desk: Shell, *arguments: object, stdin: str | None = None) -> list[s
     return result.stderr.splitlines()
 
 
+def test_what_is_being_deleted_is_not_said_to_be_restored(desk: Shell) -> None:
+    desk.out("apply", "-f", "-", stdin=worker())
+    desk.out("delete", "worker", "w1")
+    told = "worker/w1 unchanged, but it is being deleted: apply it again when it is gone\n"
+    assert desk.out("apply", "-f", "-", stdin=worker()) == told
+
+
 def test_documents_are_created_then_configured_then_unchanged(api: ApiServer, desk: Shell, folder: Path) -> None:
     file = folder / "w1.yaml"
     file.write_text(worker())

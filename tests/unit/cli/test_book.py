@@ -283,8 +283,9 @@ def test_sessions_and_reservations_are_cancelled_by_name(api: ApiServer, desk: S
     result = desk.lcm("cancel", "one", "nope", "class", "--reason", "ill")
     assert result.exit_code == 3
     assert result.stdout == "session/one is cancelled: it has nothing on a worker\n"
-    assert "there is no session/nope in namespace default" in result.stderr
-    assert "but a reservation: `lcm cancel reservation class` cancels that" in result.stderr
+    told = said(result.stderr)
+    assert "there is no session/nope in namespace default; `lcm get sessions -A` lists what is there" in told
+    assert "but a reservation: `lcm cancel reservation class` cancels that" in told
     assert session(api, "one").status.outcome_reason == "ill"
     assert "is being cancelled: its 2 sessions end" in said(desk.out("cancel", "reservation", "class"))
     assert reservation(api, "class").metadata.deletion_timestamp is not None

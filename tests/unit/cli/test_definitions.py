@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness import given
 from harness.api_world import ApiServer, Shell, served, shell
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
@@ -291,14 +292,20 @@ def test_an_author_says_what_a_lab_needs(
     ("options", "told"),
     [
         (["--node-size", "your-own=4/8G"], "no node of the lab is a your-own; it has iosv, my-own"),
-        (["--node-size", "my-own=4"], "write NAME=CPUS/MEMORY"),
-        (["--memory", "12"], "no amount of memory"),
+        (["--node-size", "my-own=4"], "Invalid value for --node-size: 'my-own=4' is no size of a node; write NAME="),
+        (["--memory", "12"], "Invalid value for --memory: '12' is no amount of memory"),
     ],
 )
 def test_a_need_that_makes_no_sense_is_refused(desk: Shell, folder: Path, options: list[str], told: str) -> None:
     result = publish(desk, folder, *options)
-    assert result.exit_code != 0
+    assert result.exit_code == 2
     assert told in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_what_no_worker_has_is_told_as_a_booking_would_be(api: ApiServer, desk: Shell, folder: Path) -> None:
+    api.put(given.changed(given.worker(), {"status": {"cml": {"node_definitions": ["iosv"]}}}))
+    told = publish(desk, folder, "--node-size", "my-own=4/8G").stderr
+    assert "no worker has the node definitions my-own: bookings are refused, or wait, until one does" in told
 
 
 def test_a_lab_without_ports_is_published_with_a_word_that_nobody_can_reach_it(desk: Shell, folder: Path) -> None:

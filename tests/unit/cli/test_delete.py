@@ -9,6 +9,7 @@ from harness.api_world import ApiServer, Shell, shell
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
 
@@ -51,6 +52,15 @@ def test_what_has_a_life_of_its_own_is_going(api: ApiServer, desk: Shell) -> Non
     make(api, given.worker())
     assert desk.out("delete", "w", "w1") == "worker/w1 is being deleted (PENDING)\n"
     assert "PENDING (deleting)" in desk.out("get", "w")
+
+
+def test_it_is_told_what_a_pool_or_a_worker_waits_for(api: ApiServer, desk: Shell) -> None:
+    make(api, given.template(), given.pool(), given.worker())
+    for name, phase in (("s1", SessionPhase.SCHEDULED), ("s2", SessionPhase.RUNNING), ("s3", SessionPhase.COMPLETED)):
+        booked = {"seat": {"pool": "ccna", "number": 1}, "worker_ref": "default/w1" if name != "s1" else None}
+        api.put(given.changed(given.session(name=name, uid=name, phase=phase), {"status": booked}))
+    assert desk.out("delete", "pool", "ccna").endswith(" deleted (DRAINING), after 2 sessions (s1, s2)\n")
+    assert desk.out("delete", "w", "w1") == "worker/w1 is being deleted (PENDING), after 1 session (s2)\n"
 
 
 def test_a_dry_run_deletes_nothing(api: ApiServer, desk: Shell) -> None:

@@ -15,6 +15,7 @@ from harness.commands import Running
 from harness.event_clients import event
 from harness.http_answers import AnswerServer, Say
 from harness.servers import Proxy
+from lcm.control.objects.records import encode_checked
 from lcm.control.plane import client_streams
 from lcm.control.plane.client_streams import (
     EventSelection,
@@ -29,7 +30,10 @@ from lcm.control.plane.protocol import Plane
 from lcm.control.plane.transport import ApiConnection, ClientTimeouts
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, Relist, Stuck, Unreachable
+from lcm.model.kinds.sink import SinkStatus
 from lcm.sim.time.loop import START
+from lcm.store.base import Put
+from lcm.system.clock import SystemClock
 
 HOOK = "https://hooks.example.org/lcm/hush"
 
@@ -181,6 +185,19 @@ async def test_odd_streams_are_read_as_far_as_they_go(monkeypatch: pytest.Monkey
         assert "last_event_id=e.1.0" in server.asked[-1].query
 
 
+def test_why_a_sink_fails_is_told_in_full(api: ApiServer, tmp_path: Path) -> None:
+    desk = shell(api, tmp_path, columns=80)
+    desk.out("sink", "create", "hook", HOOK)
+    why = "env:SECRET_HOOK is not set where the API runs; " * 3 + "set it"
+    known = json.loads(desk.out("sink", "list", "-o", "json"))["items"][0]
+    status = SinkStatus(epoch="e", revision=1, at=SystemClock().now(), sink=known["resource_version"], failures=3)
+    api.commit(Put("sink-cursors/hook", encode_checked(given.changed(status, {"last_error": why}))))
+    lines = desk.out("sink", "list").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "failing" in lines[1]
+    assert f"hook: {why}" in " ".join(" ".join(lines).split())
+
+
 def test_sinks_are_made_listed_tested_and_deleted(api: ApiServer, tmp_path: Path) -> None:
     desk = shell(api, tmp_path)
     assert "there are no sinks" in desk.lcm("sink", "list").stderr
@@ -192,7 +209,9 @@ def test_sinks_are_made_listed_tested_and_deleted(api: ApiServer, tmp_path: Path
     assert (shown["secret"], shown["owner_id"]) == ("env:SECRET_HOOK", "ada")
     assert desk.lcm("sink", "create", "hook", HOOK).exit_code == 4
     assert "is queued for hook" in desk.out("sink", "test", "hook")
-    assert "accepted all events" in desk.lcm("sink", "dead", "hook").stderr
+    assert (
+        "refused no event so far; `lcm sink list` shows whether it answers" in desk.lcm("sink", "dead", "hook").stderr
+    )
     assert json.loads(desk.out("sink", "dead", "hook", "-o", "json")) == {"items": []}
     assert "0 dead letters of hook" in desk.out("sink", "replay", "hook", "--all")
     assert desk.out("sink", "delete", "hook") == "sink hook deleted\n"

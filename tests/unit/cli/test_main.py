@@ -80,6 +80,15 @@ def test_help_lists_every_command_in_sixty_columns() -> None:
     assert {line.split()[0] for line in lines if line.startswith("  ")} >= set(COMMANDS)
 
 
+def test_what_goes_wrong_is_told_within_the_terminal(api: ApiServer, tmp_path: Path) -> None:
+    desk = shell(api, tmp_path, columns=80)
+    for arguments in (["book", "basics", "--at", "tomorow 9:00"], ["context", "use", "nowhere"], ["get", "w", "nope"]):
+        told = desk.lcm(*arguments)
+        assert told.exit_code
+        assert max(map(len, told.stderr.splitlines())) <= 80
+    assert "write 2026-12-01 09:00" in " ".join(desk.lcm("book", "basics", "--at", "tomorow 9:00").stderr.split())
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -147,6 +147,10 @@ def test_what_a_definition_learned_is_a_table(api: ApiServer, desk: Shell) -> No
     assert rows[1] == ["CPU", "4", "6", "+50%", "5.123", "6", "8", "-", "-"]
     assert "4 sessions of definition/basics:1.0.0 were observed; needs review: cpu_cores" in result.stderr
     assert json.loads(desk.out("observe", "definition", "basics:1.0.0", "-o", "json"))["needs_review"] is True
+    desk.environment["COLUMNS"] = "66"
+    narrow = desk.out("observe", "definition", "basics:1.0.0")
+    assert "…" not in narrow
+    assert narrow.splitlines()[0].split() == ["MEASURE", "DECLARED", "P95", "DIFFERENCE", "MAX", "USED-P95", "BOOT-P95"]
 
 
 @pytest.mark.parametrize(("by", "cores"), [("p95", 6.0), ("max", 8.0), ("avg", 5.124)])

@@ -38,6 +38,23 @@ def test_an_age_is_one_number_and_one_unit(length: timedelta, want: str) -> None
     assert render.format_span(length) == want
 
 
+@pytest.mark.parametrize(
+    ("length", "want"),
+    [
+        (timedelta(seconds=-5), "0s"),
+        (timedelta(seconds=119), "119s"),
+        (timedelta(minutes=9, seconds=59), "10m"),
+        (timedelta(minutes=119, seconds=59), "120m"),
+        (timedelta(hours=3, minutes=59, seconds=58), "4h"),
+        (timedelta(hours=3, minutes=20), "3h"),
+        (timedelta(days=29, hours=23, minutes=59), "30d"),
+    ],
+)
+def test_what_is_ahead_is_rounded(length: timedelta, want: str) -> None:
+    assert render.format_wait(length) == want
+    assert length <= timedelta() or f"(in {want})" in render.format_relative(NOW + length, NOW)
+
+
 def test_an_age_that_is_not_known_is_empty() -> None:
     assert render.format_age(None, NOW) == ""
     assert render.format_moment(None) == ""

@@ -75,7 +75,7 @@ def test_time_runs_out_with_seven(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker())
     result = desk.lcm("wait", "w", "w1", "--for", "phase=READY", "--timeout", "1s")
     assert result.exit_code == 7
-    assert "worker/w1 is not READY after 1s; it is PENDING" in result.stderr
+    assert "worker/w1 is not READY after 1s; it is PENDING; `lcm story worker/w1`" in result.stderr
 
 
 def test_what_can_no_longer_happen_is_not_waited_for(api: ApiServer, desk: Shell) -> None:

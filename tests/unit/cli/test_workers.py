@@ -108,7 +108,7 @@ def test_what_is_not_possible_now_is_refused_with_what_to_do(
     there(api, phase)
     result = desk.lcm(verb, "w1")
     assert result.exit_code == 5
-    assert f"worker/w1 is {phase}: {verb} is not possible; {advice}" in result.stderr
+    assert f"worker/w1 is {phase}: {verb} is not possible; {advice}" in said(result.stderr)
 
 
 def test_of_several_workers_a_missing_one_is_named_and_the_others_are_done(api: ApiServer, desk: Shell) -> None:
@@ -155,7 +155,7 @@ def test_a_resume_says_what_happens_next(api: ApiServer, desk: Shell, phase: Wor
 def test_what_is_drained_is_not_resumed_but_undrained(api: ApiServer, desk: Shell) -> None:
     there(api, P.DRAINING, wanted_state="stopped", drain_deadline_at=SystemClock().now())
     refused = desk.lcm("resume", "w1")
-    assert (refused.exit_code, "`lcm undrain w1` cancels the drain" in refused.stderr) == (5, True)
+    assert (refused.exit_code, "`lcm undrain w1` cancels the drain" in said(refused.stderr)) == (5, True)
 
 
 def test_a_snooze_says_until_when_and_how_to_end_it(api: ApiServer, desk: Shell) -> None:
@@ -246,6 +246,21 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
     assert json.loads(desk.out("alerts", "-o", "json"))["items"][0]["alert"] == "HighCpu"
 
 
+def test_an_alert_is_told_in_full_because_it_says_what_to_do(api: ApiServer, desk: Shell) -> None:
+    worker = there(api, P.FAILED)
+    message = "no machine could be launched in us-east-1a: " + "the quota is used up; " * 5 + "raise the quota"
+
+    async def complain(plane: Plane) -> None:
+        await plane.raise_alert(
+            ref_of(worker), AlertFinding(alert="WorkerFailed", severity=Severity.CRITICAL, reason="x", message=message)
+        )
+
+    api.acting(WORKER_CONTROLLER, complain)
+    text = desk.out("alerts")
+    assert text.splitlines()[1].split()[:3] == ["critical", "WorkerFailed", "worker/w1"]
+    assert message in said(text)
+
+
 def test_a_drain_under_way_tells_its_deadline(api: ApiServer, desk: Shell) -> None:
     there(api, P.DRAINING, drain_deadline_at=SystemClock().now() + timedelta(hours=3))
     assert "Drain until:" in desk.out("describe", "worker", "w1")
@@ -257,10 +272,18 @@ def test_seats_are_listed_and_an_orphaned_one_is_freed_by_a_person(api: ApiServe
     listed = desk.lcm("licenses")
     assert max(map(len, listed.stdout.splitlines())) <= 80
     assert "orphaned" in listed.stdout
-    assert "lcm licenses free WORKER_ID" in listed.stderr
+    assert "lcm licenses free WORKER_ID" in said(listed.stderr)
     assert json.loads(desk.out("licenses", "list", "-o", "json"))["seats"][0]["state"] == "orphaned"
     assert desk.out("licenses", "free", seat.worker_id) == f"the seat of {seat.worker_id} is free\n"
     assert desk.lcm("licenses").stderr == "no licence seat is taken\n"
+
+
+def test_narrow_terminals_show_whose_a_seat_is_rather_than_its_id(api: ApiServer, tmp_path: Path) -> None:
+    seat = given.seat(worker_id="b06238de-ce22-4819-a26b-59b2ea526ddb")
+    api.commit(Put(seat_key(seat.worker_id), encode_checked(seat)))
+    lines = shell(api, tmp_path, columns=60).lcm("licenses").stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[-1].split()[:2] == [seat.worker_name, seat.state]
 
 
 def test_nothing_to_tell_is_told(desk: Shell) -> None:

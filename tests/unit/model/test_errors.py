@@ -43,9 +43,9 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 
 def test_a_conflict_says_what_was_found() -> None:
     error = Conflict("workers/default/w1", wanted=0, found=7)
-    assert str(error) == "workers/default/w1 was expected absent but is at revision 7"
+    assert str(error) == "workers/default/w1 exists already, at revision 7"
     assert (error.key, error.wanted, error.found) == ("workers/default/w1", 0, 7)
-    assert str(Conflict("k", wanted=3, found=0)) == "k was expected at revision 3 but is absent"
+    assert str(Conflict("k", wanted=3, found=0)) == "k was expected at revision 3 but is gone"
 
 
 def test_invalid_lists_every_fault_on_a_line_of_its_own() -> None:

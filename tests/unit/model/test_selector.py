@@ -1,5 +1,7 @@
 """Selectors: what a person writes, and which objects it means."""
 
+import time
+
 import pytest
 
 from harness import given
@@ -83,6 +85,15 @@ def test_what_cannot_be_read_is_named(text: str) -> None:
 def test_a_field_that_cannot_be_compared_is_named(path: str) -> None:
     with pytest.raises(Invalid, match=path):
         parse_selector(LabWorker, fields=f"{path}=x")
+
+
+def test_the_most_terms_are_read_in_no_time() -> None:
+    """Each looked at its whole kind anew: 146 terms held the loop for 0.4 s."""
+    parse_selector(LabletSession, fields="kind=a")
+    began = time.process_time()
+    where = parse_selector(LabletSession, fields=",".join(["kind=a"] * 146))
+    assert time.process_time() - began < 0.05
+    assert len(where.fields) == 146
 
 
 def test_terms_survive_being_written() -> None:

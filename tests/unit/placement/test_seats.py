@@ -207,6 +207,10 @@ def test_what_no_worker_could_boot_for_in_time_is_refused() -> None:
     answer = refused(promise(seats(), seat_claim(60, 120, LAB), rules=PromiseRules(at(40))))
     assert (answer.reason, answer.nearest) == ("too_soon", tuple(timedelta(minutes=n) for n in (15, 30, 45)))
     assert "from 2026-11-02 01:05Z on" in answer.details
+    close = PromiseRules(at(35) + timedelta(seconds=20))
+    assert refused(promise(seats(), seat_claim(60, 120, LAB), rules=close)).details == (
+        "planned worker 1 has a machine from 2026-11-02 01:00:20Z on, and the claim begins 2026-11-02 01:00:00Z"
+    )
     assert seat_of(promise(seats(), seat_claim(60, 120, LAB), rules=PromiseRules(at(35)))) == 1
 
 

@@ -1,7 +1,9 @@
 """How far a trial is, is told by what there is to do: nights go by in no time, and a morning of labs does not."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+from harness.api_world import Shell
 from lcm.sim.plan.timetable import SessionRequest
 from lcm.sim.plan.trial import WorkItem, booking_share, milestones, work_items
 
@@ -30,6 +32,19 @@ def test_all_that_a_session_costs_is_counted_once() -> None:
     assert _sum(one) - _sum(none) == 10
     assert _sum(two) - _sum(none) == 21, "what is booked later is counted when it is"
     assert booking_share(1, one) == 1 / (1 + _sum(one))
+
+
+def test_where_the_page_is_is_told(tmp_path: Path) -> None:
+    timetable = tmp_path / "one.yaml"
+    timetable.write_text(
+        "definitions: [{name: lab, track: t, cpu: 4, memory: 6, storage: 16, nodes: 2, ports: 1}]\n"
+        'fleet: [{track: t, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 1, price: "4"}]\n'
+        "sessions: [{definition: lab, at: 2027-03-01T09:00, for: 1h}]\n"
+    )
+    done = Shell(tmp_path, columns=80).lcm("plan", timetable, "--html", tmp_path / "page.html", "--cores", "1")
+    assert done.exit_code == 0, done.output
+    assert "the page with plots is" in done.stderr
+    assert (tmp_path / "page.html").exists()
 
 
 def _sum(several: list[WorkItem]) -> float:

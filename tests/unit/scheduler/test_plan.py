@@ -194,6 +194,8 @@ def test_a_wait_says_what_it_is_based_on() -> None:
         == "a machine will be started for planned worker ccna/3, which usually takes 12 min"
     )
     assert waiting_status(opened, BOOT).estimated_start == NOW + BOOT.usual + 5 * MINUTE
+    fast = BootTime(usual=timedelta(seconds=4.6), lead=timedelta(seconds=5))
+    assert explain_estimate(booting, fast) == "worker ccna-2 is booting and usually takes 5 s"
     never = planned(PlaceIndex([worker("ccna-1")]), seeker("s1", 9))["s1"]
     assert explain_estimate(never, BOOT).startswith("no worker, present or planned, can ever take it; 1 of 1 such as")
     assert waiting_status(never, BOOT).estimated_start is None

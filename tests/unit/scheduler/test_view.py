@@ -13,12 +13,14 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ref_of
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.scheduler.index import ClaimIndex
+from lcm.controllers.scheduler.places import SessionDurations
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import Claim
 from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.pool import ScalingPolicy
 from lcm.model.kinds.reservation import ReservationClaim, ReservationPhase
-from lcm.model.kinds.session import Seat, SessionPhase
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.placement.claims import Terms
 from lcm.placement.request import BOOTING
@@ -87,6 +89,37 @@ async def test_followed_change_by_change_it_is_what_it_would_be_if_made_anew() -
                 anew.refresh(room.clock.now())
                 anew.stop()
                 assert laid(followed) == laid(anew)
+
+
+def ended(name: str, uid: str) -> LabletSession:
+    """Return a session that started up within two minutes, and was cleaned up within one."""
+    times = {_P.RUNNING: "09:02", _P.COLLECTING: "10:02", _P.COMPLETED: "10:03"}
+    history = tuple(PhaseChange(phase=phase, at=given.moment(at), by=SCHEDULER) for phase, at in times.items())
+    return given.asap(name=name, uid=uid, phase=_P.COMPLETED, assigned_at=given.moment("09:00"), history=history)
+
+
+def test_each_session_is_learned_from_once_also_when_a_name_is_used_again() -> None:
+    durations = SessionDurations()
+    for uid in ("first", "first", "second", "second"):
+        durations.learn(ended("s1", uid))
+    assert list(durations._clean_ups) == [60, 60]
+    assert durations.usual_start_up("basics:1.0.0", Terms()) == 2 * MINUTE
+
+
+@from_monday
+async def test_sessions_that_are_gone_leave_nothing_but_what_was_learned_from_them() -> None:
+    async with Room().open(scheduled=False) as room:
+        cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
+        async with beside(cache.run()):
+            await cache.ready()
+            seen = view(room, cache)
+            for number in range(30):
+                await room.put(ended(f"s{number}", f"uid-{number}"))
+                await asyncio.sleep(1)
+                await room.remove(ended(f"s{number}", f"uid-{number}"))
+                await asyncio.sleep(1)
+            assert seen.durations._counted == {}
+            assert seen.durations.usual_clean_up() == MINUTE
 
 
 @from_monday

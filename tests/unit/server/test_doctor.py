@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from harness import given
+from harness.api_world import Shell
 from harness.commands import NAMED, variables_environment
 from harness.servers import LOOPBACK, EtcdServer, free_port
 from lcm.cli.fleet import doctor
@@ -179,6 +180,16 @@ def test_a_data_folder_that_cannot_be_written_fails(home: Path) -> None:
     result = run(LCM_DATA_DIR=str(home / "taken" / "inside"))
     assert result.exit_code == 1
     assert "choose another folder with LCM_DATA_DIR" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["backup", "saved"], ["token", "create", "ada", "--role", "admin", "--offline"]]
+)
+def test_a_data_folder_that_cannot_be_looked_into_is_told(home: Path, command: list[str]) -> None:
+    unusable = "x" * 300  # root may enter any folder, but nobody one with such a name
+    result = Shell(home, LCM_DATA_DIR=unusable).lcm(*command)
+    assert result.exit_code == 1
+    assert "check its path, owner and permissions" in " ".join(result.output.split())
 
 
 def test_a_data_folder_that_is_not_there_yet_is_well(home: Path) -> None:

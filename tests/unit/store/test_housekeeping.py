@@ -14,7 +14,7 @@ from lcm.control.objects import records
 from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import housekeeping
-from lcm.control.upkeep.housekeeping import MOST_ENDED, Housekeeping
+from lcm.control.upkeep.housekeeping import INTERVAL, MOST_ENDED, Housekeeping
 from lcm.model.base.errors import Gone, Relist
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.base.resource import PhaseChange
@@ -23,6 +23,25 @@ from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Put
+
+
+@pytest.mark.parametrize("history", [timedelta(minutes=1), timedelta(hours=12)])
+def test_history_is_kept_as_long_as_is_set_and_no_longer(history: timedelta) -> None:
+    async def main() -> None:
+        stage = Stage(clock=VirtualClock())
+        every = min(INTERVAL, history)
+        keeping = asyncio.create_task(Housekeeping(stage.store, clock=stage.clock, every=every, history=history).run())
+        await stage.put(active())
+        start = await stage.revision()
+        await stage[ADA].create(given.session())
+        await asyncio.sleep((history - timedelta(seconds=1)).total_seconds())
+        assert (await anext(stage[ROOT].watch(LabletSession, after=start))).seen
+        await asyncio.sleep((2 * every).total_seconds())
+        with pytest.raises(Relist):
+            await anext(stage[ROOT].watch(LabletSession, after=start))
+        keeping.cancel()
+
+    run(main, start=NOW, horizon=timedelta(days=2))
 
 
 def test_history_of_more_than_an_hour_is_forgotten() -> None:

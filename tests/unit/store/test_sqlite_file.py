@@ -182,6 +182,31 @@ async def test_everything_is_still_there_when_opened_again(path: Path) -> None:
         assert [changed.revision for changed in await following(store.watch("", after=1), 2)] == [2, 3]
 
 
+async def rewrite_and_compact(path: Path, *, alive: int) -> int:
+    """Write 5 MB of history, keep so many entries of 10 KB, and return how large the closed file is."""
+    async with opened(path) as store:
+        for n in range(500):
+            await store.commit(Put(f"k/{n % 100}", os.urandom(10_000)))
+        revision = await store.commit(*(Delete(f"k/{n}") for n in range(alive, 100)))
+        await store.compact(revision)
+        assert len((await scan_all(store, "k/")).entries) == alive
+    return len(content(path))
+
+
+@pytest.mark.parametrize("alive", [80, 20, 0])
+async def test_compaction_leaves_a_file_as_large_as_what_is_alive(path: Path, alive: int) -> None:
+    assert await rewrite_and_compact(path, alive=alive) < 1.5 * (alive * 10_000 + 20 * PAGE)
+
+
+async def test_a_file_made_without_the_ability_to_shrink_is_compacted_all_the_same(path: Path) -> None:
+    async with opened(path):
+        pass
+    execute(path, "PRAGMA auto_vacuum = NONE", "VACUUM")
+    large = await rewrite_and_compact(path, alive=20)
+    assert large > 4_000_000
+    assert await rewrite_and_compact(path, alive=20) == pytest.approx(large, rel=0.1)
+
+
 async def test_watchers_are_told_when_the_file_breaks_under_them(filled: Path) -> None:
     other = sqlite3.connect(filled, isolation_level=None)
     async with opened(filled) as store:

@@ -56,6 +56,11 @@ HOSTILE = {
     "a tab as indentation": (b"a:\n\tb: c\n", "line 2", "cannot start any token"),
     "a key without room": (b"a: b: c\n", "line 1", "mapping values are not allowed"),
     "unknown directive": (b"%YAML 9.9\n---\na: 1\n", "line 1", "incompatible YAML document"),
+    "many directives": (
+        b"".join(b"%%TAG !%d! b\n" % n for n in range(20_000)) + b"---\n",
+        "line 17",
+        "%TAG directives",
+    ),
     "placeholder in a flow list": (b"tags: [serial:${PORT_X}]\n", "line 1", "flow sequence"),
 }
 

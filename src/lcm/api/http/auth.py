@@ -23,7 +23,7 @@ from lcm.api.http.routing import Policy
 from lcm.control.access.oidc import TokenRefusal
 from lcm.control.access.tokens import Credential, Tokens, digest_of
 from lcm.model.access.address import address_block
-from lcm.model.access.identity import MAX_TOKEN_LENGTH, Role
+from lcm.model.access.identity import MAX_TOKEN_LENGTH, SEES_ALL, Caller, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
@@ -157,6 +157,7 @@ class Authenticator:
         self._failures = failures
         self._issued = issued
         self._callers = TokenBuckets(limits)
+        self._writes = TokenBuckets(limits, rate=limits.writes_per_hour / 3600, burst=limits.write_burst)
         self._anonymous = TokenBuckets(limits)
         self._public = TokenBuckets(limits)
 
@@ -183,12 +184,17 @@ class Authenticator:
         request.credential = credential
         caller = request.caller = credential.caller
         if caller.role is not Role.SERVICE:
-            _check_rate(self._callers.take(caller.name, now))
+            self._check_rates(caller, request.scope["method"], now)
             if b"lcm-actor" in request.headers:
                 raise Forbidden("only services may send Lcm-Actor: leave it out")
         if caller.role not in policy.roles:
             raise Forbidden(f"a caller of role {caller.role} may not do this")
         return True
+
+    def _check_rates(self, caller: Caller, method: str, now: float) -> None:
+        _check_rate(self._callers.take(caller.name, now))
+        if caller.role not in SEES_ALL and method not in SAFE_METHODS:
+            _check_rate(self._writes.take(caller.name, now), "more changes than allowed; slow down")
 
     async def verify(self, request: Request) -> None:
         """Verify an issuer's token, so that it is known from now on. Raises Declined when it is refused, or Later."""
@@ -264,6 +270,6 @@ def _bearer(value: bytes) -> str:
     return value[_BEARER_LENGTH:].decode("latin-1").strip() if value[:_BEARER_LENGTH].lower() == _BEARER else ""
 
 
-def _check_rate(wait: float) -> None:
+def _check_rate(wait: float, problem: str = "more requests than allowed; slow down") -> None:
     if wait:
-        raise Declined(RATE_LIMITED, "more requests than allowed; slow down", wait=wait)
+        raise Declined(RATE_LIMITED, problem, wait=wait)

@@ -6,6 +6,8 @@ requests. A valid token is admitted whatever others at its address do.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +32,9 @@ class ApiLimits:
     """How long a stream waits for a client that does not read."""
     requests_per_second: float = 100.0
     burst: int = 200
+    writes_per_hour: float = 1_800.0
+    write_burst: int = 500
+    """Writes of one user or author: each is kept for long, in the audit and often as an object or its history."""
     remembered: int = 10_000
     """Callers and addresses whose buckets are kept; the longest inactive is forgotten first."""
     failures_per_minute: float = 10.0
@@ -37,6 +42,8 @@ class ApiLimits:
     """Sign-ins that may fail in quick succession from one address."""
     streams: int = 20
     """Streams that one caller may have open."""
+    at_once: int = 10
+    """Requests of one user or author that are worked on at the same time; the others wait for their turn."""
 
 
 class TokenBuckets:
@@ -93,6 +100,31 @@ class OpenStreams:
         self._open[name] -= 1
         if not self._open[name]:
             del self._open[name]
+
+
+class CallerTurns:
+    """Lets some requests of each caller be worked on at a time, so that a burst of long ones delays its sender most."""
+
+    def __init__(self, limits: ApiLimits) -> None:
+        self._most = limits.at_once
+        self._longest = limits.burst
+        self._turns: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def take(self, name: str) -> AsyncIterator[None]:
+        """Wait for a caller's turn. Raise Declined when as many as a burst allows wait already."""
+        turns, count = self._turns.get(name) or (asyncio.Semaphore(self._most), 0)
+        if count - self._most >= self._longest:
+            raise Declined(RATE_LIMITED, "too many of your requests wait; slow down", wait=1)
+        self._turns[name] = turns, count + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            count = self._turns[name][1] - 1
+            self._turns[name] = turns, count
+            if not count:
+                del self._turns[name]
 
 
 class HeldBodies:

@@ -29,7 +29,7 @@ from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.control.plane.wire import EPOCH_HEADER, IDEMPOTENCY_KEY, check_idempotency_key
-from lcm.model.access.address import TrustedProxies, forwarded_scheme
+from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import SEES_ALL, Caller, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError, TooLarge, to_fault
@@ -183,9 +183,7 @@ class Request:
         peer = self._peer
         if not self.shared.proxies.trusts(peer):
             return peer
-        return self.shared.proxies.find_client(
-            peer, self.header("forwarded") or "", self.header("x-forwarded-for") or ""
-        )
+        return self.shared.proxies.find_client(peer, self._joined(b"forwarded"), self._joined(b"x-forwarded-for"))
 
     @property
     def is_secure(self) -> bool:
@@ -194,7 +192,12 @@ class Request:
             return True
         if not self.shared.proxies.trusts(self._peer):
             return False
-        return forwarded_scheme(self.header("forwarded") or "", self.header("x-forwarded-proto") or "") == "https"
+        told = self.shared.proxies.find_scheme(self._joined(b"forwarded"), self._joined(b"x-forwarded-proto"))
+        return told == "https"
+
+    def _joined(self, name: bytes) -> str:
+        """Return the values of a header that each proxy may add once more."""
+        return b",".join(value for given, value in self.scope["headers"] if given == name).decode("latin-1")
 
     @property
     def _peer(self) -> str:

@@ -37,6 +37,7 @@ from lcm.model.base.resource import Moment, Part
 FOR_PEOPLE: Final = Policy(PEOPLE)
 _SHORTEST_SECONDS: Final = 60
 _MOST_TOKENS: Final = 100
+_MOST_LINKS: Final = 20
 
 
 async def _list_tokens(request: Request) -> Answer:
@@ -49,8 +50,7 @@ async def _create_token(request: Request) -> Answer:
     name, role = wish.name or caller.name, wish.role or caller.role
     _check_permitted(caller, name, role)
     expires_at = _expiry_of(request, wish.expires_in_seconds)
-    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
-        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
+    await _check_room(request, name)
     secret, token = await request.shared.tokens.make(
         name,
         role,
@@ -60,6 +60,12 @@ async def _create_token(request: Request) -> Answer:
         writer=request.writer,
     )
     return json_answer(TokenMade(token=secret.reveal(), info=token_info(token)), 201)
+
+
+async def _check_room(request: Request, name: str) -> None:
+    """Raise NoRoom when somebody has as many tokens, browser sessions included, as one may have."""
+    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
+        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
 
 
 async def _revoke_token(request: Request) -> Answer:
@@ -168,6 +174,9 @@ def link_path(code: str) -> str:
 
 async def _create_link(request: Request) -> Answer:
     caller, sign_ins = request.signed_in, request.shared.sign_ins
+    await _check_room(request, caller.name)
+    if await sign_ins.count_links(caller.name) >= _MOST_LINKS:
+        raise NoRoom(f"{caller.name} has {_MOST_LINKS} sign-in links: use one, or wait until they expire")
     code, expires_at = await sign_ins.make_code(
         caller.name, caller.role, writer=request.writer, made_with=request.credential
     )
@@ -232,6 +241,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         "Make a link with which a browser signs in as the caller, once and within ten minutes",
         policy=FOR_PEOPLE,
         answer=SignInLink,
+        also=(409,),
     ),
     Route(
         POST,

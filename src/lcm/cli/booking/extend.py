@@ -115,7 +115,7 @@ def cancel(
                 return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
             return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
         except Gone:
-            raise Gone(await _missing_message(plane, ref)) from None
+            raise await _missing_booking(plane, ref) from None
 
     connection.act_on_each(refs, act, context, dry_run=dry_run)
 
@@ -154,12 +154,11 @@ def _reservation_outcome(left: Reservation) -> str:
     return f"{title(left)} is being cancelled: its {sessions} end, and their planned workers become free; {wait}"
 
 
-async def _missing_message(plane: Plane, ref: Ref[Any]) -> str:
-    """Return that a booking does not exist, and whether the other kind of booking has that name."""
-    message = str(missing(ref))
+async def _missing_booking(plane: Plane, ref: Ref[Any]) -> Gone:
+    """Return the error that a booking does not exist; it says whether the other kind of booking has that name."""
     other: type[Any] = Reservation if ref.kind is LabletSession else LabletSession
     found = await plane.get(Ref(other, ref.name, ref.namespace))
     if found is None:
-        return message
+        return missing(ref)
     kind = noun_of(other).singular
-    return f"{message}, but a {kind}: `lcm cancel {kind} {ref.name}` cancels that"
+    return Gone(f"{missing(ref)}, but a {kind}: `lcm cancel {kind} {ref.name}` cancels that")

@@ -299,6 +299,7 @@ def _print_report(report: ObservationReport, name: str, output: Output) -> None:
         given = measure_row(row.declared, row.measure, seen.p95 if seen else None)
         rows.append([*given, *(figures or [UNKNOWN] * 3), *used])
     headings = ("MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX", "USED-P95", "BOOT-P95")
-    print_rows(headings, rows, SystemClock().now())
+    ranks = {"MAX": 1, "AVG": 2, "P50": 3}
+    print_rows(headings, rows, SystemClock().now(), whole=headings, ranks=ranks)
     reason = f"; needs review: {report.review_reason}" if report.needs_review else ""
     render.print_message(f"{report.observed_sessions} sessions of {name} were observed{reason}")

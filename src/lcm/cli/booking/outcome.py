@@ -102,7 +102,10 @@ async def watch_until_running(plane: Plane, session: LabletSession, clock: Clock
             _print_addresses(now)
             return
         if now.status.phase in SESSION_MACHINE.final:
-            raise exit_codes.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
+            raise exit_codes.Impossible(
+                f"{title(session)} has ended before it ran: it is {now.status.phase}; "
+                f"`lcm describe {title(session)}` shows why"
+            )
     raise exit_codes.Impossible(f"{title(session)} is gone")
 
 

@@ -82,6 +82,7 @@ def plan_(
     _print_comparison(comparison, as_json=as_json)
     if html is not None:
         _write_page(html, page_of(comparison))
+        render.print_message(f"the page with plots is {html}")
     if smallest and comparison.smallest is None:
         raise typer.Exit(_EXIT_NO_FLEET)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -150,7 +151,8 @@ def print_results(results: Sequence[Applied], *, dry_run: bool) -> None:
     note = " (dry run)" if dry_run else ""
     for one in results:
         outcome = render.paint(one.outcome, _COLOURS.get(one.outcome))
-        render.print_line(f"{noun_of(one.kind).singular}/{one.name} {outcome}{note}")
+        going = ", but it is being deleted: apply it again when it is gone" if one.deleting else ""
+        render.print_line(f"{noun_of(one.kind).singular}/{one.name} {outcome}{note}{going}")
     if len(results) > _SUMMARY_ABOVE:
         counts = Counter(one.outcome for one in results)
         parts = (
@@ -209,9 +211,20 @@ class DeclaredNeeds:
 
 
 def read_declared_needs(cpu: float | None, memory: str, node_sizes: Sequence[str]) -> DeclaredNeeds:
-    """Read the options about a lab's needs. Raises Invalid."""
-    memory_gb = parse_memory(memory) / 1024 if memory else None
-    return DeclaredNeeds(cpu, memory_gb, dict(map(parse_node_size, node_sizes)))
+    """Read the options about a lab's needs; what makes no sense is wrong usage."""
+    with _naming_option("--memory"):
+        memory_gb = parse_memory(memory) / 1024 if memory else None
+    with _naming_option("--node-size"):
+        return DeclaredNeeds(cpu, memory_gb, dict(map(parse_node_size, node_sizes)))
+
+
+@contextmanager
+def _naming_option(option: str) -> Iterator[None]:
+    try:
+        yield
+    except Invalid as error:
+        fault = error.faults[0]
+        raise typer.BadParameter(f"{fault.problem}; {fault.remedy}", param_hint=option) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +289,7 @@ def _publication_notes(lab: ParsedLab, known: Sequence[KnownNode]) -> Iterator[s
     there = {one.definition_id for one in known if one.workers}
     if missing := [name for name in lab.node_definitions if there and name not in there]:
         names = render.join_some(missing, _SHOWN)
-        yield f"no worker has the node definitions {names}: sessions of this lab wait until one does"
+        yield f"no worker has the node definitions {names}: bookings are refused, or wait, until one does"
 
 
 def _write_document(wanted: DefinitionRequest, before: LabletDefinition | None, path: str) -> dict[str, Any]:

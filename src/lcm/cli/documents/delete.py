@@ -11,10 +11,12 @@ import typer
 from lcm.cli.documents.get import parse_filter
 from lcm.cli.documents.sources import gather, identity
 from lcm.cli.documents.wait import GONE, parse_duration, wait_until
+from lcm.cli.fleet.workers import format_sessions, sessions_on_worker
 from lcm.cli.output import connection, exit_codes, render
 from lcm.cli.output.columns import phase_of
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import NamedObjects, missing, parse_targets, title, title_of
+from lcm.cli.output.lookup import suggest
+from lcm.cli.output.nouns import MissingObject, NamedObjects, missing, parse_targets, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
     ContextName,
@@ -33,7 +35,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
@@ -144,7 +146,8 @@ async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -
             try:
                 going += await _delete_one(plane, ref, how)
             except (Conflict, Gone, Refused) as error:
-                failure = exit_codes.report_error(error)
+                told = await suggest(plane, error) if isinstance(error, MissingObject) else error
+                failure = exit_codes.report_error(told)
                 code = code or failure
         if how.wait and not how.dry_run:
             await _wait_until_gone(plane, going, how.limit)
@@ -162,8 +165,21 @@ async def _delete_one(plane: Plane, ref: Ref[Any], how: _DeleteOptions) -> Seque
         raise missing(ref) from None
     verb = "would be" if how.dry_run else "is being" if left.metadata.finalizers else "is"
     phase = f" ({phase_of(left)})" if left.metadata.finalizers else ""
-    render.print_line(f"{title(left)} {verb} deleted{phase}")
+    awaited = await _awaited_sessions(plane, left)
+    after = f", after {format_sessions(awaited)}" if awaited else ""
+    render.print_text(f"{title(left)} {verb} deleted{phase}{after}")
     return [ref_of(left)] if left.metadata.finalizers else []
+
+
+async def _awaited_sessions(plane: Plane, left: Resource) -> Sequence[LabletSession]:
+    """Return the sessions that a worker has, or that are booked on a pool: these end before it goes."""
+    if isinstance(left, LabWorker):
+        return await sessions_on_worker(plane, left)
+    if not isinstance(left, LabWorkerPool) or not left.metadata.finalizers:
+        return ()
+    found = (await read_all(plane, LabletSession, namespace=left.metadata.namespace)).items
+    on_pool = (one for one in found if one.status.seat and one.status.seat.pool == left.metadata.name)
+    return [one for one in on_pool if one.status.phase not in SESSION_MACHINE.final]
 
 
 async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timedelta) -> None:

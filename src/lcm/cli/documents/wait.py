@@ -159,7 +159,8 @@ async def _wait_and_report(plane: Plane, ref: Ref[Any], goal: Goal, limit: timed
     except TimeoutError as error:
         last = f"; it is {phases[-1]}" if phases else ""
         raise exit_codes.WaitTimedOut(
-            f"{_title(ref)} is not {goal.text} after {render.format_span(limit)}{last}"
+            f"{_title(ref)} is not {goal.text} after {render.format_span(limit)}{last}; "
+            f"`lcm story {_title(ref)}` shows what happened so far"
         ) from error
     render.print_line(f"{_title(ref)} is {goal.text}")
 
@@ -202,7 +203,9 @@ def _check_possible(ref: Ref[Any], goal: Goal, now: Resource | None) -> None:
         raise exit_codes.Impossible(f"{_title(ref)} is gone; it cannot become {goal.text}")
     why = goal.hopeless(now) if now else ""
     if why:
-        raise exit_codes.Impossible(f"{_title(ref)} will not be {goal.text}: {why}")
+        raise exit_codes.Impossible(
+            f"{_title(ref)} will not be {goal.text}: {why}; `lcm describe {_title(ref)}` shows more"
+        )
 
 
 def _title(ref: Ref[Any]) -> str:

@@ -36,7 +36,7 @@ from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.protocol import Ref
 from lcm.control.plane.transport import ClientTimeouts
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Forbidden, LcmError, Unreachable
+from lcm.model.base.errors import Forbidden, LcmError, Stuck, Unreachable
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.rules import SETTINGS_NAME
@@ -49,7 +49,7 @@ from lcm.settings.values import VARIABLES
 from lcm.store.base import Store
 from lcm.system.build import PACKAGE, build_name
 from lcm.system.clock import SystemClock
-from lcm.system.data_folder import STORE_FILE, is_open_to_others
+from lcm.system.data_folder import STORE_FILE, has_store, is_open_to_others
 
 _EXTRA: Final = re.compile(r"\bextra *==")
 """In the marker of a requirement that only an extra has."""
@@ -111,7 +111,7 @@ def check_data_folder(folder: Path) -> DoctorCheck:
 
 def check_artifacts_folder(folder: Path) -> DoctorCheck:
     """Check the folder of lab files and collected work, and the folders in it."""
-    parts = [part for part in (folder / name for name in FOLDERS) if part.exists()]
+    parts = [part for part in (folder / name for name in FOLDERS) if _is_there(part)]
     for part in parts:
         if not part.is_dir() or not access(part, W_OK):
             return DoctorCheck("artifacts", CheckState.FAIL, f"{part} cannot be written", f"chown or chmod {part}")
@@ -121,7 +121,7 @@ def check_artifacts_folder(folder: Path) -> DoctorCheck:
 def _check_folder(name: str, folder: Path, variable: str) -> DoctorCheck:
     """Check whether files can be written, and how much disk space is free."""
     whole = folder.absolute()
-    there = next(path for path in (whole, *whole.parents) if path.exists())
+    there = next(path for path in (whole, *whole.parents) if _is_there(path))
     if not there.is_dir() or not access(there, W_OK):
         return DoctorCheck(
             name, CheckState.FAIL, f"{there} cannot be written", f"choose another folder with {variable}"
@@ -135,6 +135,14 @@ def _check_folder(name: str, folder: Path, variable: str) -> DoctorCheck:
     return DoctorCheck(
         name, CheckState.WARN if free >= _TOO_LITTLE_BYTES else CheckState.FAIL, detail, "free disk space"
     )
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a path is seen to exist; not below a folder that may not be entered."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def check_clock(now: datetime, *, elsewhere: datetime | None = None, written: datetime | None = None) -> DoctorCheck:
@@ -191,8 +199,11 @@ async def check_store(settings: Settings, seen: DoctorFindings) -> Sequence[Doct
         rest = await _with_time_limit("store", _check_contents(settings, where, seen)) if seen.begun else ()
         return [*(check for member in members for check in member), *rest]
     file = settings.data_dir / STORE_FILE
-    if not file.exists():
-        return [DoctorCheck("store", CheckState.OK, f"{file}: does not exist yet; `lcm up` creates it")]
+    try:
+        if not has_store(settings.data_dir):
+            return [DoctorCheck("store", CheckState.OK, f"{file}: does not exist yet; `lcm up` creates it")]
+    except Stuck as error:
+        return [DoctorCheck("store", CheckState.FAIL, str(error))]
     return await _with_time_limit("store", _check_contents(settings, str(file), seen))
 
 

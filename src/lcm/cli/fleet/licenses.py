@@ -80,8 +80,10 @@ def _print_ledger(ledger: LicenceLedger) -> None:
     for one in ledger.seats:
         token = (one.token,) if several else ()
         rows.append((one.worker_name, one.state, one.flavour, render.format_age(one.since, now), *token, one.worker_id))
-    table.print_rows(headings, rows, now, whole=("WORKER_ID",))
-    if any(one.state is SeatState.ORPHANED for one in ledger.seats):
+    orphaned = any(one.state is SeatState.ORPHANED for one in ledger.seats)
+    ranks = {"AGE": 1, "FLAVOUR": 2, "TOKEN": 3} | ({} if orphaned else {"WORKER_ID": 4})
+    table.print_rows(headings, rows, now, whole=("WORKER_ID",), ranks=ranks)
+    if orphaned:
         render.print_message(
             "an orphaned seat's worker is gone: free it at the licence server, then `lcm licenses free WORKER_ID`"
         )
@@ -101,6 +103,8 @@ def alerts(output: ListOutput = ListFormat.TABLE, context: ContextName = None) -
     for one in sorted(found, key=lambda one: (one.severity is not Severity.CRITICAL, one.since)):
         about = title_of(KINDS[one.kind].struct, one.name) if one.kind in KINDS else f"{one.kind}/{one.name}"
         rows.append((one.severity, one.alert, about, render.format_age(one.since, now), one.message))
-    table.print_rows(
-        ("SEVERITY", "ALERT", "ABOUT", "AGE", "MESSAGE"), rows, now, ranks={"AGE": 1}, least={"MESSAGE": 20}
-    )
+    heading, *lines = table.table_of_texts(("SEVERITY", "ALERT", "ABOUT", "AGE"), ranks={"AGE": 1}).lines(rows, now)
+    render.print_line(heading)
+    for line, row in zip(lines, rows, strict=True):
+        render.print_line(line)
+        render.print_text(f"  {row[-1]}")  # in full: it says what to do

@@ -30,14 +30,17 @@ def list_(output: ListOutput = ListFormat.TABLE, context: ContextName = None) ->
     if output is ListFormat.JSON:
         print_json({"items": found}, indent=2)
     elif found:
-        headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
+        headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD")
         table.print_rows(
             headings,
             [_sink_row(one) for one in found],
             SystemClock().now(),
-            ranks={"LAST ERROR": 1, "URL": 2, "DEAD": 3, "LAST SUCCESS": 4, "TYPES": 5, "FORMAT": 6},
-            least={"URL": 20, "TYPES": 10, "LAST ERROR": 16},
+            ranks={"URL": 1, "DEAD": 2, "LAST SUCCESS": 3, "TYPES": 4, "FORMAT": 5},
+            least={"URL": 20, "TYPES": 10},
         )
+        for one in found:
+            if one.status and one.status.failures:
+                render.print_text(f"{one.name}: {one.status.last_error}")
     else:
         render.print_message("there are no sinks; `lcm sink create NAME URL` creates one")
 
@@ -143,7 +146,7 @@ def dead(name: Name, output: ListOutput = ListFormat.TABLE, context: ContextName
             least={"WHY": 20},
         )
     else:
-        render.print_message(f"{name} accepted all events so far")
+        render.print_message(f"{name} refused no event so far; `lcm sink list` shows whether it answers")
 
 
 @app.command(cls=LeafCommand)
@@ -181,7 +184,6 @@ def _sink_row(sink: "ShownSink") -> tuple[str, ...]:
         _sink_state(sink),
         f"{render.format_age(status.last_success_at, now)} ago" if status and status.last_success_at else "never",
         str(status.dead_letters if status else 0),
-        status.last_error if status and status.failures else "",
     )
 
 

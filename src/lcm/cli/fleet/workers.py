@@ -235,7 +235,7 @@ def _drain_outcome(worker: LabWorker, sessions: Sequence[LabletSession], now: da
         return f"{title(worker)} drains: it has no sessions, so {then} now\n  `lcm undrain {name}` cancels"
     until = render.format_relative(deadline, now) if deadline else "they are over"
     return (
-        f"{title(worker)} drains: it takes no new sessions, and waits for {_sessions_text(sessions)} until {until}\n"
+        f"{title(worker)} drains: it takes no new sessions, and waits for {format_sessions(sessions)} until {until}\n"
         f"  then {then}; `lcm undrain {name}` cancels, `lcm drain {name} --deadline TIME` moves the deadline"
     )
 
@@ -254,7 +254,7 @@ def _pause_outcome(worker: LabWorker, sessions: Sequence[LabletSession], _: date
     if phase not in HOSTING_PHASES:
         return f"{title(worker)} is {phase} and will be stopped" + cancel
     if sessions:
-        return f"{title(worker)} will be stopped after {_sessions_text(sessions)}{cancel}"
+        return f"{title(worker)} will be stopped after {format_sessions(sessions)}{cancel}"
     return f"{title(worker)} has no sessions: its machine stops now{cancel}"
 
 
@@ -291,6 +291,7 @@ def _removal_outcome(worker: LabWorker, lab: str) -> str:
     return f"lab {lab} on {title(worker)} is collected and removed within a quarter of an hour"
 
 
-def _sessions_text(sessions: Sequence[LabletSession]) -> str:
+def format_sessions(sessions: Sequence[LabletSession]) -> str:
+    """Format how many sessions there are, with the names of the first."""
     shown = render.join_some([one.metadata.name for one in sessions], _SHOWN)
     return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown})"

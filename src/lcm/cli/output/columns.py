@@ -67,10 +67,10 @@ def _idle_cell(worker: LabWorker, now: datetime) -> str:
     if idle is None or worker.status.phase not in HOSTING_PHASES:
         return "-"
     if idle.snoozed_until and idle.snoozed_until > now:
-        return f"snoozed {render.format_span(idle.snoozed_until - now)}"
+        return f"snoozed {render.format_wait(idle.snoozed_until - now)}"
     if not idle.idle:
         return "no"
-    return f"pause in {render.format_span(idle.pause_at - now)}" if idle.pause_at else "yes"
+    return f"pause in {render.format_wait(idle.pause_at - now)}" if idle.pause_at else "yes"
 
 
 def phase_of(resource: Resource) -> str:
@@ -123,14 +123,14 @@ def _note_cell(session: LabletSession, now: datetime) -> str:
         return "at risk"
     if waiting := status.waiting:
         start = waiting.estimated_start
-        return f"#{waiting.queue_position}" + (f" in {render.format_span(start - now)}" if start else "")
+        return f"#{waiting.queue_position}" + (f" in {render.format_wait(start - now)}" if start else "")
     if status.progress and status.progress.percent < _COMPLETE_PERCENT:
         return f"{status.progress.percent}% {status.progress.step}"
     running = status.phase is SessionPhase.RUNNING
     moment = status.ends_at if running else session.spec.timeslot_start
     if moment is None or moment <= now:
         return "-"
-    return f"{render.format_span(moment - now)} left" if running else f"in {render.format_span(moment - now)}"
+    return f"{render.format_wait(moment - now)} left" if running else f"in {render.format_wait(moment - now)}"
 
 
 def _claim(session: LabletSession) -> str:

@@ -14,6 +14,7 @@ from lcm.model.base.errors import (
     Invalid,
     Later,
     LcmError,
+    NotSignedIn,
     Refused,
     Relist,
     StoreFull,
@@ -26,10 +27,6 @@ class NoContext(LcmError):
     """No API is configured to talk to."""
 
 
-class Misspelt(Gone):
-    """An object does not exist; the message says which may have been meant."""
-
-
 class WaitTimedOut(LcmError):
     """The awaited state was not reached in time."""
 
@@ -38,15 +35,19 @@ class Impossible(LcmError):
     """The awaited state can no longer be reached."""
 
 
+_SIGN_IN: Final = (
+    "its token was revoked, has expired, or is of another API; `lcm context list` shows which context you use, and "
+    "`lcm context set` saves another token"
+)
 _EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
-    (WaitTimedOut, 7, "`lcm story KIND NAME` shows what happened so far"),
-    (Impossible, 8, "`lcm describe KIND NAME` shows why"),
-    (Misspelt, 3, ""),
-    (Gone, 3, "`lcm get KIND -A` lists what is there"),
+    (WaitTimedOut, 7, ""),
+    (Impossible, 8, ""),
+    (Gone, 3, ""),
     (Conflict, 4, "somebody else changed it first: check it, then repeat the command"),
     (Relist, 4, "repeat the command"),
     (Deposed, 4, ""),
+    (NotSignedIn, 5, _SIGN_IN),
     (Forbidden, 5, "`lcm context list` shows which context you use; ask an administrator for a token with more rights"),
     (Invalid, 5, ""),
     (Refused, 5, ""),

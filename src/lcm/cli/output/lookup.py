@@ -6,17 +6,18 @@ Called by `connection` around the work of every command, and by commands that sh
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from lcm.cli.output.exit_codes import Misspelt
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import MissingObject, missing
+from lcm.cli.output.nouns import MissingObject, missing, noun_of
+from lcm.cli.output.render import join_some
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane, Ref
 from lcm.model.base.errors import Fault, Gone, Invalid, LcmError
 from lcm.model.kinds.definition import DefinitionState, LabletDefinition, version_key
 from lcm.model.kinds.registry import Resource
 
 T = TypeVar("T")
+_SHOWN: Final = 5
 
 
 async def read_object(plane: Plane, ref: Ref[Any]) -> Resource:
@@ -52,7 +53,7 @@ async def with_suggestions(plane: Plane, work: Callable[[Plane], Awaitable[T]]) 
 
 
 async def suggest(plane: Plane, error: MissingObject) -> Gone:
-    """Return the error with the name that was probably meant, or the namespace in which the object is."""
+    """Return the error with the name that was probably meant, its versions, or the namespace in which the object is."""
     ref = error.ref
     try:
         found = (await plane.list(ref.kind, limit=LONGEST_PAGE)).items
@@ -60,9 +61,13 @@ async def suggest(plane: Plane, error: MissingObject) -> Gone:
         return error  # whoever may not list them gets no suggestion
     elsewhere = [one.metadata.namespace for one in found if one.metadata.name == ref.name]
     if elsewhere:
-        return Misspelt(f"{error}; there is one in namespace {elsewhere[0]}: add `-n {elsewhere[0]}`")
-    close = _closest(ref.name, [one.metadata.name for one in found if one.metadata.namespace == ref.namespace])
-    return Misspelt(f"{error}; did you mean {close}?") if close else error
+        return Gone(f"{error}; there is one in namespace {elsewhere[0]}: add `-n {elsewhere[0]}`")
+    here = [one.metadata.name for one in found if one.metadata.namespace == ref.namespace]
+    if versions := [name for name in here if name.partition(":")[0] == ref.name]:
+        return Gone(f"{error}; name a version: {join_some(versions, _SHOWN)}")
+    close = _closest(ref.name, here)
+    lists = f"`lcm get {noun_of(ref.kind).plural} -A` lists what is there"
+    return Gone(f"{error}; did you mean {close}?" if close else f"{error}; {lists}")
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from textwrap import wrap
-from typing import Final
+from typing import Final, TextIO
 
 import typer
 
@@ -42,21 +42,29 @@ def print_line(text: str = "", end: str = "\n") -> None:
 
 
 def print_message(text: str, *, colour: str | None = None) -> None:
-    """Print a message that is not a result, to standard error."""
-    typer.secho(
-        UNSAFE.sub(_REPLACEMENT, localize(text)), err=True, fg=colour, color=None if _colours_allowed() else False
-    )
+    """Print a message that is not a result, to standard error, wrapped to the terminal's width."""
+    safe = wrap_message(UNSAFE.sub(_REPLACEMENT, localize(text)))
+    typer.secho(safe, err=True, fg=colour, color=None if _colours_allowed() else False)
+
+
+def wrap_message(text: str) -> str:
+    """Wrap a message to the width of the terminal that standard error goes to, if it does."""
+    most = _width_of(sys.stderr)
+    return text if most is None else "\n".join(_wrap_lines(text, most))
 
 
 def print_text(text: str) -> None:
     """Print a result that is running text, wrapped to the terminal's width."""
-    most = output_width()
+    for line in _wrap_lines(text, output_width()):
+        print_line(line)
+
+
+def _wrap_lines(text: str, most: int | None) -> Iterator[str]:
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
         first, *rest = wrap_text(line.strip(), len(line) if most is None else most - len(indent) - 2)
-        print_line(indent + first)
-        for more in rest:
-            print_line(f"{indent or '  '}{more}")
+        yield indent + first
+        yield from (f"{indent or '  '}{more}" for more in rest)
 
 
 def confirm(question: str, *, without: str, otherwise: str) -> None:
@@ -79,7 +87,11 @@ def join_some(words: Sequence[str], most: int) -> str:
 
 def output_width() -> int | None:
     """Return how wide the output may be; None when it goes to a file or to another program."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+    return _width_of(sys.stdout)
+
+
+def _width_of(stream: TextIO) -> int | None:
+    if not stream.isatty() and "COLUMNS" not in os.environ:
         return None
     return shutil.get_terminal_size().columns
 
@@ -145,6 +157,14 @@ def format_span(length: timedelta) -> str:
     return f"{length // timedelta(seconds=1)}s"
 
 
+def format_wait(length: timedelta) -> str:
+    """Format how long something is still ahead, in one unit, rounded: what was asked for 4 hours ahead is 4h away."""
+    for least, unit, letter in _UNITS:
+        if length >= least:
+            return f"{round(length / unit)}{letter}"
+    return format_span(length)
+
+
 def format_moment(moment: datetime | None) -> str:
     """Format a moment to the minute, in the zone in use."""
     return current_zone().format(moment) if moment else ""
@@ -157,7 +177,7 @@ def format_second(moment: datetime) -> str:
 
 def format_relative(moment: datetime, now: datetime) -> str:
     """Format a moment with its distance: `2026-11-02 09:00Z (in 3h)`."""
-    distance = f"in {format_span(moment - now)}" if moment > now else f"{format_span(now - moment)} ago"
+    distance = f"in {format_wait(moment - now)}" if moment > now else f"{format_span(now - moment)} ago"
     return f"{format_moment(moment)} ({distance})"
 
 

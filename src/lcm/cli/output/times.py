@@ -97,7 +97,7 @@ def format_distance(moment: datetime, now: datetime) -> str:
     """Format how far away a moment is: `in 3h`, `5m ago`, `now`."""
     if abs(moment - now) < _MINUTE:
         return "now"
-    return f"in {render.format_span(moment - now)}" if moment > now else f"{render.format_span(now - moment)} ago"
+    return f"in {render.format_wait(moment - now)}" if moment > now else f"{render.format_span(now - moment)} ago"
 
 
 def format_for_paste(moment: datetime, zone: Zone) -> str:

@@ -13,7 +13,6 @@ import typer
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.command import LeafCommand, make_group
-from lcm.cli.output.exit_codes import Misspelt
 from lcm.cli.output.options import ContextName
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import Gone, Refused
@@ -108,14 +107,14 @@ def revoke(ids: Ids, *, every: All = False, context: ContextName = None) -> None
 
 
 def _find_ids(word: str, known: "Sequence[TokenInfo]", *, every: bool) -> list[str]:
-    """Return the ids that an id or a name means; raise Misspelt if there is none, Refused if a name means several."""
+    """Return the ids that an id or a name means; raise Gone if there is none, Refused if a name means several."""
     if word in {one.id for one in known}:
         return [word]
     found = [one.id for one in known if one.name == word]
     if not found:
         close = get_close_matches(word, sorted({one.name for one in known}), n=1)
         remedy = f"did you mean {close[0]}?" if close else "`lcm token list` lists them"
-        raise Misspelt(f"there is no token {word}, by id or name; {remedy}")
+        raise Gone(f"there is no token {word}, by id or name; {remedy}")
     if len(found) > 1 and not every:
         raise Refused(f"{word} has {len(found)} tokens: {', '.join(found)}; name the ids, or add --all")
     return found
@@ -139,7 +138,7 @@ def _make_offline(
 
 def _token_row(one: "TokenInfo") -> tuple[str, ...]:
     now = SystemClock().now()
-    until = render.format_relative(one.expires_at, now) if one.expires_at else _NEVER
+    until = f"in {render.format_wait(one.expires_at - now)}" if one.expires_at else _NEVER
     kind = "session" if one.session else "token"
     return one.id, one.name, one.role, kind, render.format_age(one.created_at, now), until, one.made_by
 

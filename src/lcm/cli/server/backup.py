@@ -41,7 +41,7 @@ from lcm.store.backup import BackupContents
 from lcm.store.base import Store, scan_all
 from lcm.system import log
 from lcm.system.clock import SystemClock, new_epoch
-from lcm.system.data_folder import STORE_FILE, claim_folder
+from lcm.system.data_folder import STORE_FILE, claim_folder, has_store
 
 SUFFIX: Final = ".files.tar"
 _DIGESTS, _NAMES = "sha256/", "tmp/"
@@ -289,8 +289,8 @@ def _store_location(settings: Settings) -> str:
 
 
 def check_store_exists(settings: Settings) -> None:
-    """Raise Invalid if the folder has no store, rather than create one."""
-    if settings.engine == "sqlite" and not (settings.data_dir / STORE_FILE).exists():
+    """Raise Invalid if the folder has no store, rather than create one; Stuck if it cannot be looked into."""
+    if settings.engine == "sqlite" and not has_store(settings.data_dir):
         raise Invalid(
             Fault(str(settings.data_dir), "there is no store in this folder", "name the right one with --data")
         )

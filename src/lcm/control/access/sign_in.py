@@ -17,7 +17,7 @@ from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict
-from lcm.store.base import ABSENT, Delete, Entry, Put, Store
+from lcm.store.base import ABSENT, Delete, Entry, Put, Store, scan_all
 from lcm.store.codec import Codec
 from lcm.system.clock import new_token
 
@@ -53,6 +53,12 @@ class SignIns:
         await writer.submit([put, *conditions], deeds=[AuditedAction(verb="create", kind=LINK_AUDIT_KIND, name=name)])
         _log.info("sign-in link made", name=name, role=role)
         return Secret(text), expires_at
+
+    async def count_links(self, name: str) -> int:
+        """Return how many links of a person could be used now."""
+        page, now = await scan_all(self._store, SIGN_INS_PREFIX), self._clock.now()
+        codes = (_CODEC.decode(entry.value, SignInCode) for entry in page.entries)
+        return sum(code.name == name and now < code.expires_at for code in codes)
 
     async def exchange(self, text: str, writer_for: Callable[[Caller], Writer]) -> tuple[Secret, AccessToken] | None:
         """Exchange a code for a session, which uses it up; None for one that is unknown, used or expired."""

@@ -6,6 +6,7 @@ that could not be rewritten with the ports of a session is refused, with the lin
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -26,7 +27,10 @@ _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
 _CML_TYPES: Final = frozenset({LabType.CML, LabType.HYBRID})
 """Lab types whose topology is a CML lab file."""
-_INLINE_BYTES: Final = 100_000
+_INLINE_BYTES: Final = 4_000
+"""Up to this size a lab file is checked at once, which takes about ten milliseconds."""
+_CHECKING: Final = ThreadPoolExecutor(1, thread_name_prefix="lab-files")
+"""Checks larger ones, one after the other: several at once would leave little time to everything else."""
 _SHOWN_PORTS: Final = 5
 NO_PORTS: Final = Fault(
     "nodes",
@@ -108,7 +112,9 @@ def check_lab_file(data: bytes) -> ParsedLab:
 
 async def _check_in_thread(data: bytes) -> ParsedLab:
     """Check a lab file; a large one in a thread, so that it does not block the event loop."""
-    return check_lab_file(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(check_lab_file, data)
+    if len(data) <= _INLINE_BYTES:
+        return check_lab_file(data)
+    return await asyncio.get_running_loop().run_in_executor(_CHECKING, check_lab_file, data)
 
 
 def _derive_spec(

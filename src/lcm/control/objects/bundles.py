@@ -70,6 +70,7 @@ class BundleItem:
             name=metadata.name,
             outcome="unchanged" if self.draft is None else "created" if self.is_new else "configured",
             resource_version=before if revision is None else revision,
+            deleting=self.after.metadata.deletion_timestamp is not None,
         )
 
 

@@ -24,9 +24,12 @@ from lcm.model.base.selector import ObjectSelector, selects
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
-from lcm.store.base import Change, Cursor, StoreWatch, check_key, future_revision_error
+from lcm.store.base import Change, Cursor, Page, StoreWatch, check_key, future_revision_error
+from lcm.system.tasks import TimeSlice
 
 _MAX_REVISION: Final = 2**53
+PAGE_BYTES: Final = 8_000_000
+"""What the objects of a page have in the store, at most: a page of large ones ends before its limit."""
 _cursor_decoder: Final = msgspec.msgpack.Decoder(tuple[int, str])
 
 
@@ -67,10 +70,20 @@ async def list_page(writer: Writer, asked: ListRequest[R], cursor: str | None) -
     beyond = asked.archived or bool(where.fields) or len(where.exact_labels) < len(where.labels)
     if not beyond and not _sees_only_own(writer, asked.kind):
         page = await writer.store.scan(asked.prefix, labels=where.exact_labels, limit=limit, cursor=start)
-        return Listing(
-            [read_entry(entry, asked.kind) for entry in page.entries], page.revision, _encode_cursor(page.next)
-        )
+        return await _read_page(page, asked.kind)
     return await _filter_page(writer, asked, start)
+
+
+async def _read_page(page: Page, kind: type[R]) -> Listing[R]:
+    found, size, time_slice = list[R](), 0, TimeSlice()
+    for place, entry in enumerate(page.entries):
+        size += len(entry.value)
+        if found and size > PAGE_BYTES:
+            last = Cursor(page.revision, page.entries[place - 1].key)
+            return Listing(found, page.revision, _encode_cursor(last))
+        await time_slice.yield_if_over()
+        found.append(read_entry(entry, kind))
+    return Listing(found, page.revision, _encode_cursor(page.next))
 
 
 def _sees_only_own(writer: Writer, kind: type[R]) -> bool:
@@ -79,16 +92,18 @@ def _sees_only_own(writer: Writer, kind: type[R]) -> bool:
 
 async def _filter_page(writer: Writer, asked: ListRequest[R], start: Cursor | None) -> Listing[R]:
     limited, found, last = _sees_only_own(writer, asked.kind), list[R](), start
-    labels = asked.where.exact_labels
+    labels, size, time_slice = asked.where.exact_labels, 0, TimeSlice()
     page = await writer.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=start)
     while True:
         for entry in page.entries:
+            await time_slice.yield_if_over()
             if limited and not mentions(entry, writer.caller.name):
                 continue
             resource = read_entry(entry, asked.kind)
             if not (can_see(writer.caller, resource) and asked.matches(resource)):
                 continue
-            if len(found) == asked.limit:
+            size += len(entry.value)
+            if len(found) == asked.limit or (found and size > PAGE_BYTES):
                 return Listing(found, page.revision, _encode_cursor(last))
             found.append(resource)
             last = Cursor(page.revision, entry.key)

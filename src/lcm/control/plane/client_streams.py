@@ -27,7 +27,17 @@ from lcm.control.plane.protocol import Changes, ObjectChange, PlaneWatch, Ref
 from lcm.control.plane.transport import CLOSED, ApiConnection, read_answer
 from lcm.control.plane.wire import BUILD_HEADER, EPOCH_HEADER, NDJSON, ListedEvents, WatchedObject, WatchFrame
 from lcm.control.upkeep.installation import Installation
-from lcm.model.base.errors import Later, LcmError, Relist, Stuck, Throttled, Unreachable
+from lcm.model.base.errors import (
+    Fault,
+    Invalid,
+    Later,
+    LcmError,
+    NotSignedIn,
+    Relist,
+    Stuck,
+    Throttled,
+    Unreachable,
+)
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.system.build import SCHEMA, build_name
 
@@ -286,7 +296,7 @@ _log: Final = structlog.get_logger()
 
 
 async def fetch_installation_id(line: ApiConnection, chance: Callable[[], float]) -> str:
-    """Return the installation's id; wait until the API answers. What the API refuses is raised.
+    """Return the installation's id; wait until the API answers. Raise Invalid if it does not accept our key.
 
     Both sides tell their builds; that the API is older than this process is logged.
     """
@@ -294,13 +304,16 @@ async def fetch_installation_id(line: ApiConnection, chance: Callable[[], float]
     while True:
         try:
             answer = await line.request("GET", "/api/internal/installation", query={}, headers=told)
+            there = read_answer(answer, Installation)
         except Later as error:
             if str(error) != trouble:
                 _log.warning("waiting for the API", error=str(error))
             trouble = str(error)
             await asyncio.sleep(_INSTALLATION_PAUSE_SECONDS * (1 + chance()))
+        except NotSignedIn as error:
+            remedy = "set it to the same value for the API and for every controller"
+            raise Invalid(Fault("CONTROL_PLANE_API_KEY", "the API does not accept it", remedy)) from error
         else:
-            there = read_answer(answer, Installation)
             _compare_builds(there)
             return there.id
 

@@ -118,13 +118,14 @@ class PlaneWatch(ABC):
 
 
 class Applied(Part):
-    """The outcome of applying one document."""
+    """The outcome of applying one document. `deleting` is whether the object is on its way out all the same."""
 
     kind: str
     namespace: Name
     name: Name
     outcome: Literal["created", "configured", "unchanged"]
     resource_version: Count
+    deleting: bool = False
 
 
 class Drain(Part, tag_field="action", tag="drain"):

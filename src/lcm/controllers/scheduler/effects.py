@@ -7,6 +7,7 @@ cost few writes.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
         return f"{_NOT_NOW if closed else _NEVER}{main}"
     if outcome.behind:
         return f"a session on {found.name} ends before"
-    usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
+    minutes = round(boot.usual / MINUTE)
+    usually = f"usually takes {minutes} min" if minutes else f"usually takes {math.ceil(boot.usual.total_seconds())} s"
     if is_unopened_seat(found):
         return f"a machine will be started for planned worker {found.name}, which {usually}"
     if found.closed == BOOTING:

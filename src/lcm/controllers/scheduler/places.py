@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.capacity import Claim
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.worker import LabWorker
@@ -32,7 +33,6 @@ SAMPLES_KEPT: Final = 50
 """How many of the latest samples count."""
 OVERRUN_STEP: Final = timedelta(minutes=1)
 """A session that should have ended and has not is expected to end after this time, again and again."""
-_MOST_COUNTED: Final = 20_000
 _P: Final = SessionPhase
 
 
@@ -49,7 +49,8 @@ class SessionDurations:
     def __init__(self) -> None:
         self._starts: dict[str, deque[float]] = {}
         self._clean_ups: deque[float] = deque(maxlen=SAMPLES_KEPT)
-        self._counted: set[tuple[str, str]] = set()
+        self._counted: dict[Ref[LabletSession], tuple[str, set[str]]] = {}
+        """The uid of each session, and from which parts of its history was learned."""
 
     def learn(self, session: LabletSession) -> None:
         """Learn from a session's history, once from each part of it."""
@@ -60,6 +61,10 @@ class SessionDurations:
         ended = _entered_at(session, _P.COLLECTING) if session.status.phase in SESSION_MACHINE.final else None
         if ended and self._is_new(session, "end"):
             self._clean_ups.append((session.status.history[-1].at - ended).total_seconds())
+
+    def forget(self, ref: Ref[LabletSession]) -> None:
+        """Forget which session had this name, now that there is none. What was learned from it stays."""
+        self._counted.pop(ref, None)
 
     def usual_start_up(self, definition: str, terms: Terms) -> timedelta:
         """Return how long a session of a definition usually takes from its assignment to RUNNING."""
@@ -98,11 +103,12 @@ class SessionDurations:
         return None
 
     def _is_new(self, session: LabletSession, part: str) -> bool:
-        key = session.metadata.uid, part
-        known = key in self._counted
-        if len(self._counted) >= _MOST_COUNTED:
-            self._counted.clear()
-        self._counted.add(key)
+        ref, uid = ref_of(session), session.metadata.uid
+        if self._counted.get(ref, ("", set()))[0] != uid:
+            self._counted[ref] = uid, set()
+        parts = self._counted[ref][1]
+        known = part in parts
+        parts.add(part)
         return not known
 
 

@@ -208,6 +208,8 @@ class SchedulerView:
             session = resource if isinstance(resource, LabletSession) else None
             if session is not None:
                 self.durations.learn(session)
+            else:
+                self.durations.forget(seen.ref)
             if self.session_index.update(seen.ref, session):
                 self._signal_news()
         if seen.ref.kind in {LabletSession, Reservation}:

@@ -31,10 +31,15 @@ def is_loopback(host: str) -> bool:
 
 
 class TrustedProxies:
-    """The networks of our own proxies. What they say of their clients is believed, and nobody else is."""
+    """The networks of our own proxies. What they say of their clients is believed, and nobody else is.
 
-    def __init__(self, networks: Sequence[Network] = ()) -> None:
+    They say it in `Forwarded` (RFC 7239) if `rfc7239`, else in `X-Forwarded-For` and `X-Forwarded-Proto`. Only what
+    they write counts: a proxy that knows one of them passes on what a client writes into the other.
+    """
+
+    def __init__(self, networks: Sequence[Network] = (), *, rfc7239: bool = False) -> None:
         self._networks = networks
+        self._rfc7239 = rfc7239
         self._trusts = lru_cache(maxsize=4096)(self._is_inside)
 
     def __bool__(self) -> bool:
@@ -47,11 +52,11 @@ class TrustedProxies:
     def find_client(self, peer: str, forwarded: str, forwarded_for: str) -> str:
         """Return the address of the client: the last one that was not added by one of our proxies.
 
-        `forwarded` (RFC 7239) wins over `forwarded_for` (X-Forwarded-For). A proxy that hides its client is the client.
+        A proxy that hides its client is the client.
         """
         if not self.trusts(peer):
             return peer
-        hops = _forwarded_hops(forwarded) if forwarded else forwarded_for.split(",")
+        hops = _forwarded_hops(forwarded) if self._rfc7239 else forwarded_for.split(",")
         client = peer
         for hop in reversed(list(hops)[-_MOST_HOPS:]):
             found = _parse(_bare_address(hop))
@@ -62,16 +67,15 @@ class TrustedProxies:
                 return client
         return client
 
+    def find_scheme(self, forwarded: str, forwarded_proto: str) -> str:
+        """Return the scheme that the nearest proxy was asked by; empty when it does not say."""
+        last = (forwarded if self._rfc7239 else forwarded_proto).rpartition(",")[2]
+        told = _parameter(last, "proto") if self._rfc7239 else last
+        return told.strip().lower()
+
     def _is_inside(self, address: str) -> bool:
         found = _parse(address)
         return found is not None and any(found in network for network in self._networks)
-
-
-def forwarded_scheme(forwarded: str, forwarded_proto: str) -> str:
-    """Return the scheme that the nearest proxy was asked by; empty when it does not say."""
-    last = forwarded.rpartition(",")[2] if forwarded else ""
-    told = _parameter(last, "proto") if forwarded else forwarded_proto.rpartition(",")[2]
-    return told.strip().lower()
 
 
 def _forwarded_hops(forwarded: str) -> Iterable[str]:

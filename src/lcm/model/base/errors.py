@@ -11,6 +11,7 @@ LcmError
 │   ├── TooLarge     over a limit of the contract; split or shrink it
 │   ├── IllegalStep  the state machine has no such step
 │   ├── Forbidden    the caller is not allowed to do this
+│   │   └── NotSignedIn  the caller is not known: send a valid token
 │   └── NoRoom       it would not fit; another time, place or size may
 ├── Later         try again after `after`; nothing is known to be wrong with the request
 │   ├── Throttled    the other side asked us to slow down
@@ -36,9 +37,7 @@ class Conflict(LcmError):
     """A precondition did not hold. Nothing was written."""
 
     def __init__(self, key: str, *, wanted: int, found: int, message: str = "") -> None:
-        super().__init__(
-            message or f"{key} was expected {_describe_revision(wanted)} but is {_describe_revision(found)}"
-        )
+        super().__init__(message or _describe_conflict(key, wanted, found))
         self.key = key
         self.wanted = wanted
         self.found = found
@@ -99,6 +98,10 @@ class IllegalStep(Refused):
 
 class Forbidden(Refused):
     """The caller is not allowed to do this."""
+
+
+class NotSignedIn(Forbidden):
+    """The caller is not known: there is no token, or it is not valid here."""
 
 
 class NoRoom(Refused):
@@ -171,5 +174,7 @@ def to_fault(error: Exception, root: str, remedy: str = "") -> Fault:
     return Fault(path.rstrip("`").removeprefix("$").lstrip(".") or root, problem[:1].lower() + problem[1:], remedy)
 
 
-def _describe_revision(revision: int) -> str:
-    return f"at revision {revision}" if revision else "absent"
+def _describe_conflict(key: str, wanted: int, found: int) -> str:
+    if not wanted:
+        return f"{key} exists already, at revision {found}"
+    return f"{key} was expected at revision {wanted} but is {f'at revision {found}' if found else 'gone'}"

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Final
 
@@ -142,8 +143,14 @@ def _format_term(term: SelectorTerm) -> str:
             return f"{term.name} {'in' if term.wanted else 'notin'} ({','.join(values)})"
 
 
+@cache
+def _type_info(kind: type[Resource]) -> object:
+    """Return what a kind consists of; it takes milliseconds to find out."""
+    return inspect.type_info(kind)
+
+
 def _has_field(kind: type[Resource], path: str) -> bool:
-    info: object = inspect.type_info(kind)
+    info = _type_info(kind)
     for name in path.split("."):
         structs = [one for one in _type_members(info) if isinstance(one, inspect.StructType)]
         found = [field.type for one in structs for field in one.fields if field.encode_name == name]

@@ -8,6 +8,7 @@ not bytes.
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -22,6 +23,9 @@ _MAX_QUOTED_LENGTH: Final = 80
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 LINE_BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 BYTE_ORDER_MARK: Final = "\ufeff"
+_TAG_DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%TAG")
+_MOST_DIRECTIVES: Final = 16
+"""libyaml compares each with all before it, and lets nothing else run in that time."""
 _RESOLVER: Final = yaml.resolver.Resolver()
 
 
@@ -188,6 +192,10 @@ class _TreeBuilder:
         }
 
     def build(self, text: str) -> None:
+        if extra := next(islice(_TAG_DIRECTIVE.finditer(text), _MOST_DIRECTIVES, None), None):
+            problem = f"found more than {_MOST_DIRECTIVES} %TAG directives"
+            self._tell(YamlFlaw(kind="syntax", line=1 + count_breaks(text, 0, extra.end()), text=problem))
+            return
         loader = yaml.CLoader(text)
         handlers, happenings, most = self._handlers, self.happenings, self._limits.events
         next_event: Callable[[], Any] = loader.get_event

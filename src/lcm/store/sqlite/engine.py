@@ -190,6 +190,8 @@ class SqliteStore:
         start: int | None = 0
         while start is not None:
             start = await self._writer.submit(partial(self._log.sweep, start, revision))
+        while await self._writer.submit(self._log.trim):
+            pass
 
     async def probe(self) -> None:
         await self._writer.submit(self._log.probe)

@@ -189,6 +189,7 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _prepare_file(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only a file that is still empty takes it
     if execute_with_retry(connection, "PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise Stuck("store_unusable", f"{path}: this file system cannot hold a shared SQLite file; choose a local disk")
     if _read_pragma(connection, "user_version") < SCHEMA_VERSION:

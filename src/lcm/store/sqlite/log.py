@@ -44,6 +44,9 @@ from lcm.store.sqlite.rows import (
 )
 
 _SWEEP_ROWS = 1_000
+_TRIM_PAGES = 256
+_SPARE_SHARE = 4
+"""One page in so many may stay empty for the next writes: what is freed in one hour is used in the next."""
 _MAX_CATCH_UP = 20_000
 """More commits of others than this, after a long sleep of this process, are skipped and not read."""
 _ALL_KEYS = ("", "\x7f")
@@ -83,7 +86,7 @@ class CommitLog:
         self._stopwatch = stopwatch
         with snapshot(connection):
             meta = read_meta(connection)
-            self._version = self._data_version()
+            self._version = self._read_number("data_version")
         connection.execute("PRAGMA busy_timeout = 0")  # from here on `execute_with_retry` waits, which is fairer
         self.epoch = meta.epoch
         self.revision = meta.revision
@@ -112,7 +115,7 @@ class CommitLog:
 
     def poll_others(self) -> None:
         """Read what other processes committed."""
-        if self._data_version() != self._version:
+        if self._read_number("data_version") != self._version:
             with snapshot(self._connection):
                 self._catch_up()
 
@@ -172,6 +175,20 @@ class CommitLog:
         self._connection.execute(_SWEEP, (start, stretch, limit))
         return int(stretch) + 1
 
+    def trim(self) -> bool:
+        """Give some empty pages back to the disk; return whether there are still more than the next writes may use.
+
+        A file that was made without that ability keeps them for later writes.
+        """
+        if not self._read_number("auto_vacuum"):
+            return False
+        for _ in range(_TRIM_PAGES):
+            if self._read_number("freelist_count") * _SPARE_SHARE <= self._read_number("page_count"):
+                return False
+            # Each call frees one page, whatever its number says: Python does not read the rows, which have no columns.
+            self._connection.execute("PRAGMA incremental_vacuum(1)")
+        return True
+
     def probe(self) -> None:
         """Write what stands there already."""
         self._connection.execute("UPDATE meta SET epoch = epoch")
@@ -194,7 +211,7 @@ class CommitLog:
         return self.revision
 
     def _catch_up(self) -> None:
-        version = self._data_version()
+        version = self._read_number("data_version")
         if version == self._version:
             return
         meta = read_meta(self._connection)
@@ -254,8 +271,8 @@ class CommitLog:
         self._connection.execute("DELETE FROM leases WHERE name = ?", (name,))
         self._write([Delete(LEASES_PREFIX + name)])
 
-    def _data_version(self) -> int:
-        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+    def _read_number(self, pragma: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
 
 def _restore_break(revision: int, epoch: str) -> HistoryBreak:
