@@ -28,6 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _BACKLOG: Final = 512
+_ACCEPTED_AT_ONCE: Final = 64
 _GRACE_SECONDS: Final = 2
 _REFUSAL_SECONDS: Final = 1.0
 _MAX_REFUSALS: Final = 32
@@ -144,31 +145,50 @@ class _Listener:
 
     async def run(self) -> None:
         """Accept until cancelled; what is still connecting then is closed."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         try:
             while True:
-                accepted = await self._accept()
-                if accepted is not None:
-                    task = asyncio.create_task(self._connect(*accepted))
-                    self._connecting.add(task)
-                    task.add_done_callback(self._connecting.discard)
+                # Not `sock_accept`: what it has accepted when it is cancelled would stay open for ever.
+                loop.add_reader(self._listening, arrived.set)
+                await arrived.wait()
+                arrived.clear()
+                if not self._accept_some():
+                    loop.remove_reader(self._listening)
+                    await asyncio.sleep(_NO_FILES_WAIT_SECONDS)
         finally:
+            loop.remove_reader(self._listening)
             self._listening.close()
             for task in self._connecting:
                 task.cancel()
 
-    async def _accept(self) -> tuple[socket.socket, "_Place | None"] | None:
+    def _accept_some(self) -> bool:
+        """Accept who waits, some at a time so that others get their turn. Return False while no files are left."""
         try:
-            sock, peer = await asyncio.get_running_loop().sock_accept(self._listening)
+            for _ in range(_ACCEPTED_AT_ONCE):
+                self._welcome(*self._listening.accept())
         except OSError as error:
             if error.errno in _NO_FILES:
                 _log.error("no connection can be accepted", error=str(error), open=self._total)
-                await asyncio.sleep(_NO_FILES_WAIT_SECONDS)
-            return None
+                return False
+        return True
+
+    def _welcome(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        sock.setblocking(False)  # noqa: FBT003 - as the library has it
         place = self._take_place(peer[0])
         if place is None and (self._tls is not None or self._refusing >= _MAX_REFUSALS):
             sock.close()
-            return None
-        return sock, place
+            return
+        task = asyncio.create_task(self._connect(sock, place) if place else self._refuse(sock))
+        self._connecting.add(task)
+
+        def finish(task: asyncio.Task[None]) -> None:
+            self._connecting.discard(task)
+            if task.cancelled() or task.exception():
+                sock.close()
+                if place is not None:
+                    place.leave()
+
+        task.add_done_callback(finish)
 
     def _take_place(self, address: str) -> "_Place | None":
         block, limits = address_block(address), self._limits
@@ -186,23 +206,16 @@ class _Listener:
         if not self._taken[block]:
             del self._taken[block]
 
-    async def _connect(self, sock: socket.socket, place: "_Place | None") -> None:
-        if place is None:
-            await self._refuse(sock)
-            return
+    async def _connect(self, sock: socket.socket, place: "_Place") -> None:
         loop, tls = asyncio.get_running_loop(), self._tls() if self._tls else None
         seconds = self._limits.handshake_seconds if tls else None
-        try:
-            await loop.connect_accepted_socket(
-                lambda: HttpConnection(self._server.config, self._server.server_state, self._limits, place.leave),
-                sock,
-                ssl=tls,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=seconds,
-            )
-        except (OSError, asyncio.CancelledError):
-            sock.close()
-            place.leave()
+        await loop.connect_accepted_socket(
+            lambda: HttpConnection(self._server.config, self._server.server_state, self._limits, place.leave),
+            sock,
+            ssl=tls,
+            ssl_handshake_timeout=seconds,
+            ssl_shutdown_timeout=seconds,
+        )
 
     async def _refuse(self, sock: socket.socket) -> None:
         """Say why. What the client sends is read first: closing with unread data would discard the answer."""

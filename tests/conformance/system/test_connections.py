@@ -1,6 +1,7 @@
 """No client keeps a connection for ever: every state of one has its time, and their number has its limits."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -159,6 +160,23 @@ async def test_a_place_that_was_left_is_given_again_however_it_was_left(tmp_path
         writer.write(GET)
         assert b"401" in await asyncio.wait_for(reader.readline(), SOON)
         writer.close()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_connects_while_the_server_stops_is_not_left_waiting(
+    turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def connect(port: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with suppress(ConnectionError), socket.create_connection((LOOPBACK, port), PROMPT) as client:
+            assert await asyncio.to_thread(client.recv, 1) == b""
+
+    async with served() as port:
+        await asyncio.sleep(0.01)
+        client = asyncio.create_task(connect(port))
+    await client
+    assert caplog.messages == []
 
 
 async def test_a_trailer_is_refused_and_never_becomes_a_header() -> None:
