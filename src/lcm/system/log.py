@@ -67,6 +67,10 @@ class LogFile:
             self._out.close()
             self._out = None
 
+    def __del__(self) -> None:
+        """Close the file of a log that another one replaced."""
+        self.close()
+
     def _open(self) -> TextIO:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

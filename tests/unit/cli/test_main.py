@@ -92,7 +92,7 @@ def test_what_goes_wrong_is_told_within_the_terminal(api: ApiServer, tmp_path: P
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (exit_codes.NoContext(), 1),
+        (exit_codes.NoContext("no API is configured"), 1),
         (Stuck("Disk", "the disk is full"), 1),
         (Gone("there is no w1"), 3),
         (Conflict("workers/default/w1", wanted=1, found=2), 4),

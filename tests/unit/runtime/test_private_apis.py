@@ -27,6 +27,7 @@ IMPORTED = {
     "typer._click.Command",
     "typer._click.Context",
     "typer._click.HelpFormatter",
+    "typer._click.exceptions.UsageError",
     "typer._click.globals.get_current_context",
     "typer._click.shell_completion.CompletionItem",
     "typer._completion_classes.completion_init",

@@ -159,7 +159,7 @@ async def test_a_controller_with_a_wrong_key_ends_and_says_so(tmp_path: Path) ->
         process.serve(there, [ProcessPart.API]),
         process.run_controllers(here, [ProcessPart.WORKER_CONTROLLER]) as parts,
     ):
-        with pytest.raises(LcmError, match="token"):
+        with pytest.raises(LcmError, match="CONTROL_PLANE_API_KEY: the API does not accept it"):
             await parts.wait_until(asyncio.Event())
 
 
