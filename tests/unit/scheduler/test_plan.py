@@ -5,18 +5,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from time import process_time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import msgspec
+import pytest
 
 from harness import given, suite
-from lcm.controllers.scheduler.effects import explain_estimate, is_news, waiting_status
+from lcm.controllers.scheduler.effects import explain_estimate, gives_up_seat, is_news, waiting_status
 from lcm.controllers.scheduler.places import BootTime
 from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome, QueueRules, Seeker, order_fairly, plan
 from lcm.model.base.capacity import Amount, Claim
-from lcm.model.kinds.session import Waiting
+from lcm.model.kinds.session import Seat, Waiting
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
 from lcm.system.clock import SystemStopwatch
+
+if TYPE_CHECKING:
+    from lcm.controllers.scheduler.view import SchedulerView
 
 NOW = given.moment("08:00")
 ROOM = Amount(cpu_millis=8, labs=8)
@@ -238,3 +244,14 @@ def test_five_hundred_who_wait_for_a_thousand_workers_are_planned_without_search
     assert [one.position for one in found] == list(range(1, 501))
     assert process_time() - began < suite.here(5)  # about 0.3 s; a search for each would take ten times as long
     assert timedelta(hours=1) <= max(one.at - NOW for one in found if one.at) <= timedelta(hours=2)
+
+
+@pytest.mark.parametrize(("others_until", "gives_up"), [("08:20", False), ("08:30", False), ("09:20", True)])
+def test_a_claim_keeps_its_machine_coming_while_somebody_else_is_on_it(others_until: str, *, gives_up: bool) -> None:
+    mine, slot = Seat(pool="ccna", number=3), Claim(start=at("08:40"), end=at("09:40"), need=Amount(cpu_millis=8))
+    fleet = PlaceIndex([boots("w1", "08:20")])
+    fleet.hold("w1", held("other", 8, "08:00", others_until))
+    outcome = planned(fleet, seeker("s1", 8, seat=mine, claim=slot))["s1"]
+    assert outcome.at == max(at("08:20"), at(others_until))
+    view = cast("SchedulerView", SimpleNamespace(seat_of=lambda _: mine))
+    assert gives_up_seat(view, outcome) is gives_up

@@ -209,8 +209,11 @@ def gives_up_seat(view: SchedulerView, outcome: PlacementOutcome) -> bool:
     session = outcome.seeker.session
     if not is_asap(session) or session.status.claim is None:
         return False
-    stays = outcome.place is not None and view.seat_of(outcome.place.id) == session.status.seat
-    return not stays or not (outcome.is_assigned or is_tentative(outcome))
+    if outcome.place is None or view.seat_of(outcome.place.id) != session.status.seat:
+        return True
+    # While its machine comes up the claim keeps it coming, also if somebody else is on it for a while.
+    comes_in_time = outcome.place.seat and outcome.at is not None and outcome.at <= session.status.claim.start + DRIFT
+    return not (outcome.is_assigned or is_tentative(outcome) or comes_in_time)
 
 
 async def for_each(several: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
