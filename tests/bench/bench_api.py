@@ -47,7 +47,7 @@ def worker(name: str) -> bytes:
         "tags": {"team": "labs", "cost-centre": "4711"},
     }
     labels = {"tier": "gold", "site": "us-east", "purpose": "exams"}
-    notes = {f"note-{number}": "y" * 60 for number in range(2)}
+    notes = {"note": "y" * 60}
     spec = {"aws": aws, "lab_track": "ccna", "lab_types": ["CML"]}
     return json.dumps({"metadata": {"name": name, "labels": labels, "annotations": notes}, "spec": spec}).encode()
 

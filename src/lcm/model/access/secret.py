@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -123,11 +123,23 @@ def fingerprint_of(sealed: str) -> str:
     return FINGERPRINT_PREFIX + hashlib.sha256(sealed.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
 
 
+_MOST_SHOWN: Final = 1_000
+_shown: Final[dict[int, tuple[msgspec.Struct, msgspec.Struct]]] = {}
+"""Documents as people see them, by `id()` of what is stored. The entry holds that, so that its id stays its own."""
+
+
 def show_fingerprints(document: S) -> S:
     """Return a document as people see it: with fingerprints for sealed texts."""
     if not holds_secrets(type(document)):
         return document
-    return replace_secrets(document, lambda _, ref, __: fingerprint_of(ref) if SEALED_FORM.fullmatch(ref) else ref)
+    kept = _shown.get(id(document))
+    if kept is not None and kept[0] is document:
+        return cast("S", kept[1])
+    shown = replace_secrets(document, lambda _, ref, __: fingerprint_of(ref) if SEALED_FORM.fullmatch(ref) else ref)
+    if len(_shown) >= _MOST_SHOWN:
+        _shown.clear()
+    _shown[id(document)] = (document, shown)
+    return shown
 
 
 def replace_secrets(document: S, change: ReplaceRef) -> S:
