@@ -145,7 +145,7 @@ async def read_compacted(where: str, path: Path, sessions: int) -> Compacted:
 
 
 async def keep_newest(path: Path, sessions: int) -> Compacted:
-    """Let retention pass until so many sessions are left, in turns of housekeeping that are two hours apart.
+    """Pass time until so many sessions are left, in turns of housekeeping that are two hours apart.
 
     The first finds all of them ended a day ago, the second deletes, the third notes how far, and the fourth compacts.
     """

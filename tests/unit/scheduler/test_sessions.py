@@ -219,7 +219,7 @@ async def test_a_session_that_comes_up_late_and_is_in_the_way_of_a_promise_is_to
 
 
 async def start_late(room: Room, name: str) -> LabletSession:
-    """Let a session of one minute run twelve seconds before its claim ends, and step as its controller does."""
+    """Run a session of one minute twelve seconds before its claim ends, and step as its controller does."""
     if not [one for one in await room.sessions() if one.metadata.name == name]:
         await room.wants(name, minutes=1)
     session, by = await room.reaches(name, _P.SCHEDULED), room.by(LABLET_CONTROLLER)

@@ -88,7 +88,7 @@ WEEK = timedelta(days=7)
 
 
 async def given_lost_lab(world: Lablets, worker: LabWorker, uid: str = LOST) -> str:
-    """Have a lab on a worker that somebody works in, and of whose session the store knows nothing."""
+    """Put a lab on a worker that somebody works in, and of whose session the store knows nothing."""
     host = await world.host(worker)
     lab = await host.ensure(f"default/booked-later [{uid}]", SMALL)
     await host.start(lab.lab_id)

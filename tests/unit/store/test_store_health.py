@@ -31,7 +31,7 @@ class SizedStore(FallibleStore):
 
     async def commit(self, *ops: object, **more: object) -> int:
         self._check_room()
-        return await super().commit(*ops, **more)  # type: ignore[arg-type]
+        return await super().commit(*ops, **more)  # type: ignore[arg-type]  # passed on as they came
 
     def _check_room(self) -> None:
         if self.full:

@@ -96,7 +96,7 @@ class Operator(Person):
                 await self.want(f"remove {alert.name} ({alert.reason})", lambda plane: plane.delete(ref), removed=True)
 
     async def _give_up_labs(self, alert: Alert) -> None:
-        """Have the labs removed that the annotations of a worker name as held."""
+        """Remove the labs that the annotations of a worker name as held."""
         worker = next((one for one in self.witness.seen.workers.values() if one.metadata.uid == alert.uid), None)
         held = [name for name in worker.metadata.annotations if name.startswith(HELD_LAB)] if worker else []
         for name in held:

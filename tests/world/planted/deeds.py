@@ -111,7 +111,7 @@ async def busy_worker_is_drained(world: CheckedWorld) -> None:
 
 
 async def lab_is_wanted_that_nobody_has(world: CheckedWorld) -> None:
-    """Let somebody book labs that nobody can host, before any machine is there to show it."""
+    """Book labs that nobody can host, before any machine is there to show it."""
     for number, lab in enumerate(world.scenario.unhostable[:2]):
         await asyncio.sleep(MINUTE)
         spec = LabletSessionSpec(definition=definition_name(lab), duration_minutes=30)
@@ -120,7 +120,7 @@ async def lab_is_wanted_that_nobody_has(world: CheckedWorld) -> None:
 
 
 async def somebody_grabs_all(world: CheckedWorld) -> None:
-    """Let somebody ask every process for many labs at one moment, and somebody else for one a little later."""
+    """Ask every process for many labs of one person at one moment, and for somebody else for one a little later."""
     await _serving(world)
     spec = LabletSessionSpec(definition=definition_name(world.scenario.labs[0]), duration_minutes=30)
     gus, ada = Caller(name="gus", role=Role.USER), Caller(name="ada", role=Role.USER)
@@ -134,7 +134,7 @@ async def somebody_grabs_all(world: CheckedWorld) -> None:
 
 
 async def store_is_full(world: CheckedWorld) -> None:
-    """Let the store be full for some minutes, beginning now."""
+    """Fill the store for some minutes, beginning now."""
 
     async def have_room_again() -> None:
         await asyncio.sleep(6 * MINUTE)
@@ -145,13 +145,13 @@ async def store_is_full(world: CheckedWorld) -> None:
 
 
 async def backup_is_restored_later(world: CheckedWorld) -> None:
-    """Let a backup be taken when a machine serves, and be restored when labs run that it does not know."""
+    """Take a backup when a machine serves, and restore it when labs run that it does not know."""
     await _serving(world)
     await backup_is_restored(Trouble(world), after=(15 * MINUTE, 15 * MINUTE))
 
 
 async def store_goes_back(world: CheckedWorld) -> None:
-    """Let the store be put back under processes that run."""
+    """Put the store back under processes that run."""
     await asyncio.sleep(5 * MINUTE)
     await store_is_put_back(Trouble(world), after=(15 * MINUTE, 15 * MINUTE))
 

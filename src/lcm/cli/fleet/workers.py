@@ -187,7 +187,7 @@ def _act(
 
 
 async def _warn_of_surplus(plane: Plane, ref: Ref[LabWorker]) -> None:
-    """Say before a drain if its pool may then run more machines than its max_workers."""
+    """Print before a drain whether its pool may then run more machines than its max_workers."""
     try:
         pools = await read_all(plane, LabWorkerPool, namespace=ref.namespace)
         workers = await read_all(plane, LabWorker, namespace=ref.namespace)

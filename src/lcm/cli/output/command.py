@@ -38,7 +38,7 @@ Utc = Annotated[
 
 
 def _shared_options(*, utc: Utc = False) -> None:
-    """Have the options of every command."""
+    """Declare the options of every command; its parameters are read, and it is never called."""
 
 
 class LeafCommand(TyperCommand):

@@ -299,7 +299,7 @@ class Promises:
         return find_unhostable(rows, workers, request, now)
 
     async def grant_time(self, before: LabletSession, after: LabletSession) -> tuple[LabletSession, Sequence[Op]]:
-        """Give a session that came up late the whole time it asked for, counted from now, or tell it what it lacks.
+        """Extend a session that came up late to the time it asked for, counted from now, or record what it lacks.
 
         Returns the session, and the operations that must join its commit.
         """

@@ -176,7 +176,7 @@ class CommitLog:
         return int(stretch) + 1
 
     def trim(self) -> bool:
-        """Give some empty pages back to the disk; return whether there are still more than the next writes may use.
+        """Free some empty pages of the file; return whether there are still more than the next writes may use.
 
         A file that was made without that ability keeps them for later writes.
         """

@@ -143,7 +143,7 @@ async def lease_is_lost(trouble: Trouble) -> None:
 async def processes_are_upgraded(trouble: Trouble) -> None:
     """Replace all processes, one after the other, by a newer version; perhaps go back to the older one later."""
     await _replace_processes(trouble, newer=True)
-    if trouble.dice.random() < 0.5:  # noqa: PLR2004  either
+    if trouble.dice.random() < 0.5:  # noqa: PLR2004 - half of the upgrades are taken back
         await trouble.stay(300, 3_600)
         await _replace_processes(trouble, newer=False)
 

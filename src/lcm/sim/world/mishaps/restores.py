@@ -22,7 +22,7 @@ async def backup_is_restored(trouble: Trouble, *, after: tuple[float, float] = _
     trouble.is_shut_down = True
     for process in trouble.world.alive:
         await process.stop()
-    while store.has_leases:  # noqa: ASYNC110  they run out
+    while store.has_leases:  # noqa: ASYNC110 - a store tells nobody when a lease runs out
         await asyncio.sleep(_SOON_SECONDS)
     await store.load(_puts_of(saved.entries), epoch=f"restored {trouble.world.clock.now()}")
     trouble.tell(f"the backup of {taken_at:%H:%M:%S} is restored")
