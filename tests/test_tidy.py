@@ -49,7 +49,8 @@ VENDORS = {
         "control/access/oidc_keys.py",
     },
     "httpcore": {"providers/local/outbound.py"},
-    "uvicorn": {"system/connection.py", "system/serving.py"},
+    "uvicorn": {"system/connection.py", "system/serving.py", "system/websocket.py"},
+    "websockets": {"system/", "cli/booking/connect.py"},
     "cryptography": {"sim/cml/rest/app.py", "control/access/oidc_keys.py", "providers/local/sealed.py"},
     "icalendar": {"sim/plan/reading_ics.py"},
     "joserfc": {"control/access/oidc"},
@@ -200,6 +201,38 @@ def test_names_say_what_a_thing_is() -> None:
 
 def test_log_messages_are_constant() -> None:
     assert not offenders(SOURCES, lambda path: re.findall(r"\blog\w*\.\w+\(\s*f[\"']", path.read_text()))
+
+
+def test_no_pattern_lets_a_line_break_follow() -> None:
+    """A `$` also matches before a final line break: patterns end with END of `lcm.model.base.resource`, or \\Z."""
+
+    def text(node: ast.AST) -> str:
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        return "".join(str(one.value) if isinstance(one, ast.Constant) else "_" for one in parts)
+
+    def loose(path: Path) -> list[str]:
+        nodes = list(ast.walk(tree(path)))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.")]
+        lines = [call for call in calls if "MULTILINE" in ast.unparse(call)]
+        whole = {id(one) for call in calls if call not in lines for one in call.args[:1]}
+        exempt = {id(one) for call in lines for one in ast.walk(call)}
+        strings = [one for one in nodes if isinstance(one, ast.JoinedStr) or isinstance(getattr(one, "value", 0), str)]
+        return [
+            text(one)
+            for one in strings
+            if re.search(r"[^\\]\$\Z", text(one))
+            and (id(one) in whole or text(one).startswith("^"))
+            and id(one) not in exempt
+        ]
+
+    assert not offenders(SOURCES, loose)
+
+
+def test_every_permission_at_aws_is_documented() -> None:
+    asked = re.compile(r'"((?:ec2|cloudwatch|s3|secretsmanager):[A-Za-z]+)"')
+    known = (ROOT / "docs" / "operate.md").read_text().partition("## Permissions at AWS")[2].partition("\n## ")[0]
+    aws = [path for path in SOURCES if name(path).startswith("providers/aws/")]
+    assert not offenders(aws, lambda path: {one for one in asked.findall(path.read_text()) if f"`{one}`" not in known})
 
 
 def test_nothing_is_left_for_later() -> None:

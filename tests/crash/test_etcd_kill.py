@@ -21,10 +21,12 @@ KILLS = 6 * suite.TIMES
 CUTS_PER_LIFE = 4
 LAST = "log/z"
 
-pytestmark = pytest.mark.skipif(
-    (3, 5, 0) <= etcd_version() <= (3, 5, 2) and "CI" not in os.environ,
-    reason="etcd 3.5.0 to 3.5.2 loses writes of its own when killed; use Debian's etcd-server",
-)
+
+@pytest.fixture(autouse=True)
+def sound_etcd() -> None:
+    """Skip where etcd itself forgets. Asked when a test runs: tests are also loaded before there is an etcd."""
+    if (3, 5, 0) <= etcd_version() <= (3, 5, 2) and "CI" not in os.environ:
+        pytest.skip("etcd 3.5.0 to 3.5.2 loses writes of its own when killed; use Debian's etcd-server")
 
 
 class Ledger:

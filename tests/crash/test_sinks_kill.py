@@ -24,9 +24,9 @@ SETTINGS = {
     "EVENT_SOURCE": "https://lcm.test",
     "LOG_LEVEL": "ERROR",
 }
-WORKERS = ("w1", "w2", "w3")
-CAUSED = ("worker.created", "worker.updated", "sink.test")
-"""What this test causes; a controller runs too, and what it tells comes when it will."""
+TEMPLATES = ("t1", "t2", "t3")
+CAUSED = ("template.created", "template.updated", "sink.test")
+"""What this test causes: no controller changes templates."""
 
 
 def came(server: AnswerServer) -> list[dict[str, Any]]:
@@ -38,11 +38,15 @@ def came(server: AnswerServer) -> list[dict[str, Any]]:
 
 
 async def change(client: httpx.AsyncClient, turn: int) -> None:
-    for name in WORKERS:
+    for name in TEMPLATES:
         if turn:
-            answer = await client.patch(f"/api/workers/{name}", json={"metadata": {"labels": {"turn": str(turn)}}})
+            answer = await client.patch(
+                f"/api/worker-templates/{name}", json={"metadata": {"labels": {"turn": str(turn)}}}
+            )
         else:
-            answer = await client.post("/api/workers", json=document("LabWorker") | {"metadata": {"name": name}})
+            answer = await client.post(
+                "/api/worker-templates", json=document("WorkerTemplate") | {"metadata": {"name": name}}
+            )
         assert answer.is_success, answer.text
 
 
@@ -86,7 +90,7 @@ async def back_again(it: Running, home: Path, server: AnswerServer, client: http
     await asyncio.to_thread(terminal(it, home).out, "sink", "test", "hook")
     told = (await client.get("/api/events")).json()["items"]
     expected = [one["id"] for one in told if one["type"] in CAUSED]
-    assert len(expected) == 3 * len(WORKERS) + 1
+    assert len(expected) == 3 * len(TEMPLATES) + 1
     await until(lambda: len(came(server)) == len(expected))
     assert [one["id"] for one in came(server)] == expected
     assert {one["source"] for one in came(server)} == {"https://lcm.test"}
@@ -94,8 +98,8 @@ async def back_again(it: Running, home: Path, server: AnswerServer, client: http
 
 async def refused_and_replayed(it: Running, home: Path, server: AnswerServer, client: httpx.AsyncClient) -> None:
     server.tell("hook", Say(400, b"no"))
-    for name in WORKERS[:2]:
-        await client.patch(f"/api/workers/{name}", json={"metadata": {"labels": {"turn": "3"}}})
+    for name in TEMPLATES[:2]:
+        await client.patch(f"/api/worker-templates/{name}", json={"metadata": {"labels": {"turn": "3"}}})
     first, second = await until_dead(client, 2)
     listed = await asyncio.to_thread(terminal(it, home).out, "sink", "dead", "hook")
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [first, second]

@@ -20,12 +20,14 @@ from harness.plane_world import CAST, LIMITS, hand_clock
 from harness.servers import LOOPBACK, free_port
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
+from lcm.api.http.pages import Pages
 from lcm.api.http.routing import Route
 from lcm.api.openapi.description import ANSWERS, DOCUMENTS
 from lcm.api.routes.plan_shapes import PlanBaseline, PlanJob, Planner, PlanWish
 from lcm.api.routes.table import ROUTES
 from lcm.cli.main import app
 from lcm.control.access.oidc import Verifier
+from lcm.control.access.oidc_browser import BrowserSignIn
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.sinks import NO_SINKS, SinkSettings
 from lcm.control.objects.records import creation_ops
@@ -59,6 +61,7 @@ class OnePlan:
 
     async def begin(self, wish: PlanWish, by: str, standing: PlanBaseline | None = None) -> PlanJob:
         assert (standing is not None) == wish.from_now, "what there is comes with whoever asks for it"
+        assert wish.timetable is not None, "the examples have no file"
         return msgspec.structs.replace(self._job, by=by, progress=1 / len(wish.timetable.sessions))
 
     def find(self, name: str) -> PlanJob:
@@ -88,6 +91,9 @@ class Desk:
         verifier: Verifier | None = None,
         plans: Planner | None = None,
         proxies: TrustedProxies | None = None,
+        pages: Pages | None = None,
+        provider: BrowserSignIn | None = None,
+        configuration: Any = lambda _: (),
     ) -> None:
         self.store = store
         self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys(), sinks=house)
@@ -101,6 +107,9 @@ class Desk:
             verifier=verifier,
             plans=plans or OnePlan(),
             proxies=proxies or TrustedProxies(),
+            pages=pages,
+            provider=provider,
+            configuration=configuration,
         )
         self.secrets = {"service": KEY}
         self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk")
@@ -153,6 +162,9 @@ async def opened(
     verifier: Verifier | None = None,
     plans: Planner | None = None,
     proxies: TrustedProxies | None = None,
+    pages: Pages | None = None,
+    provider: BrowserSignIn | None = None,
+    configuration: Any = lambda _: (),
 ) -> AsyncIterator[Desk]:
     """Open a desk with no objects behind it."""
     given = store or MemoryStore()
@@ -166,6 +178,9 @@ async def opened(
         verifier=verifier,
         plans=plans,
         proxies=proxies,
+        pages=pages,
+        provider=provider,
+        configuration=configuration,
     )
     await desk.start()
     try:

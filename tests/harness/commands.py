@@ -169,6 +169,7 @@ MISSION = {
 OURS = {
     "EC2_IMAGE_OWNERS": Set("self,123456789012", "self,123456789012"),
     "LABLET_WATCH_INTERVAL": Set("20", "20"),
+    "LAB_ACCESS": Set("gateway", "gateway"),
     "LCM_CLOUD": Set("simulated", "simulated"),
     "LCM_SIM_SPEED": Set("60", "60"),
     "CML_LICENSE_SEATS": Set("12", "12"),
@@ -227,6 +228,14 @@ OURS = {
     "OIDC_DEFAULT_ROLE": Set("user", "user"),
     "OIDC_LEEWAY_SECONDS": Set("30", "30"),
     "OIDC_OUTLIVE_HOURS": Set("12", "12"),
+    "OIDC_CLIENT_ID": Set("lcm-pages", "lcm-pages", ("OIDC_ISSUER", "OIDC_AUDIENCE")),
+    "OIDC_CLIENT_SECRET": Set("hush-client", "set", ("OIDC_CLIENT_ID", "OIDC_ISSUER", "OIDC_AUDIENCE")),
+    "OIDC_SCOPES": Set("email,groups", "email,groups"),
+    "OIDC_PROVIDER_NAME": Set("Example School", "Example School"),
+    "OIDC_REDIRECT_URL": Set(
+        "https://labs.example.org/api/sign-in/oidc/callback", "https://labs.example.org/api/sign-in/oidc/callback"
+    ),
+    "OIDC_END_SESSION": Set("yes", "true"),
     "AUDIT_RETENTION_DAYS": Set("365", "365"),
     "SESSION_LINGER_HOURS": Set("48", "48"),
     "SESSION_ARCHIVE_DAYS": Set("90", "90"),

@@ -145,7 +145,11 @@ class FallibleStore(MemoryStore):
 
     def cut(self) -> None:
         """End every watch, as a reader that was too slow is told."""
-        self._hub.end(Relist("cut by a test"))
+        self.break_watches(Relist("cut by a test"))
+
+    def break_watches(self, error: LcmError) -> None:
+        """End every watch with an error."""
+        self._hub.end(error)
 
     def holder(self, lease: str) -> str | None:
         """Return who holds a lease at this very moment."""

@@ -50,6 +50,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "artifacts": CommandEntry(
         "lcm.cli.booking.artifacts:artifacts", "List or download the files collected from a session.", _SEE
     ),
+    "connect": CommandEntry("lcm.cli.booking.connect:connect", "Open a console of a session in this terminal.", _SEE),
     "observe": CommandEntry(
         "lcm.cli.booking.observe:observe", "Show what labs really use, and update definitions.", _SEE
     ),

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,8 +19,12 @@ import structlog
 
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
-from lcm.compose.outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources, simulated_ports
+from lcm.api.http.request import MachineConsoles
+from lcm.compose.outside import AWS, SIM_SECRETS, SIMULATED, artifact_store, open_aws, secret_sources, simulated_ports
 from lcm.compose.plan_jobs import PlanJobs
+from lcm.control.access.oidc import IssuerTrust, Verifier
+from lcm.control.access.oidc_browser import BrowserSignIn, ProviderClient
+from lcm.control.access.oidc_keys import HttpFetch
 from lcm.control.access.tokens import Tokens
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.delivery.outbox import LEASE as DELIVERY
@@ -45,22 +50,24 @@ from lcm.providers.protocols.artifacts import Artifacts
 from lcm.providers.protocols.secrets import SecretSources
 from lcm.settings.checks import find_cleartext_api, read_prices
 from lcm.settings.documents import LICENSE_TOKEN, document_defaults
-from lcm.settings.load import Settings
+from lcm.settings.load import Settings, describe_settings, read_configuration
 from lcm.store.base import Store
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system import serving
 from lcm.system.clock import SystemClock, new_epoch, new_id, open_file_limit, random_fraction
-from lcm.system.connection import ConnectionLimits
 from lcm.system.data_folder import STORE_FILE
+from lcm.system.limits import ConnectionLimits
 from lcm.system.tasks import Supervisor
 from lcm.system.tls import CertificateFiles
 
 if TYPE_CHECKING:
-    from lcm.control.access.oidc import Verifier
     from lcm.store.etcd.wire import EtcdTls
 
 
 _MOST_RESERVED_FILES: Final = 1_000
+_MOST_CONSOLES: Final = 1_000
+MESSAGE_BYTES: Final = 131_072
+"""The longest message that a client may send to a console."""
 _MB: Final = 1_000_000
 _log: Final = structlog.get_logger()
 
@@ -78,6 +85,7 @@ class RunningApi:
     process: str
     installation_id: str
     """The installation's id, with which its machines are tagged."""
+    machine_consoles: MachineConsoles
 
 
 async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
@@ -152,10 +160,20 @@ async def run_api(
         networks = parse_networks(settings.trusted_proxies)
         proxies = TrustedProxies(networks, rfc7239=settings.proxy_header == "Forwarded")
         app = Api(
-            control, tokens, clock=clock, limits=_limits(settings), verifier=verifier, plans=plans, proxies=proxies
+            control,
+            tokens,
+            clock=clock,
+            limits=_limits(settings),
+            verifier=verifier,
+            plans=plans,
+            proxies=proxies,
+            provider=make_browser_sign_in(settings, verifier),
+            configuration=partial(describe_settings, read_configuration(), settings),
         )
         parts.start("event feed", app.run())
         called = await read_installation_id(store, new_id)
+        if settings.cloud == AWS:
+            app.machine_consoles.read = partial(_read_console, settings, secrets, called)
         outbox = Outbox(
             store,
             outbound.post,
@@ -174,7 +192,7 @@ async def run_api(
         )
         url = _local_url(settings.host, listening, "https" if tls else "http")
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield RunningApi(url, store, control, tokens, parts, secrets, process, called)
+        yield RunningApi(url, store, control, tokens, parts, secrets, process, called, app.machine_consoles)
     _log.info("stopped", process=process)
 
 
@@ -193,6 +211,11 @@ async def _serve_requests(
     finally:
         stop.set()
         await asyncio.wait([serving_it])
+
+
+async def _read_console(settings: Settings, secrets: SecretSources, owner: str, region: str, instance_id: str) -> str:
+    async with open_aws(settings, secrets, owner=owner) as outside:
+        return await outside.cloud.console(region, instance_id)
 
 
 def seal_key_file(settings: Settings) -> Path:
@@ -229,16 +252,13 @@ def _fleet_settings(settings: Settings) -> FleetSettings:
     return FleetSettings(totals, read_prices(settings.price_book), _idle_criteria(settings).horizon)
 
 
-def make_verifier(settings: Settings) -> "Verifier | None":
+def make_verifier(settings: Settings) -> Verifier | None:
     """Make the verifier of the configured issuer's tokens; None without an issuer.
 
     Raises Invalid with every fault.
     """
     if settings.oidc_issuer is None:
         return None
-    from lcm.control.access.oidc import IssuerTrust, Verifier  # noqa: PLC0415 - cryptography is slow to load, and few need it
-    from lcm.control.access.oidc_keys import HttpFetch  # noqa: PLC0415 - likewise
-
     grants = (grant.rpartition("=") for grant in settings.oidc_roles)
     roles = {"roles": {value: Role(role) for value, _, role in grants}} if settings.oidc_roles else {}
     trust = IssuerTrust(
@@ -256,6 +276,22 @@ def make_verifier(settings: Settings) -> "Verifier | None":
     return Verifier(trust, fetch=HttpFetch(), clock=SystemClock())
 
 
+def make_browser_sign_in(settings: Settings, verifier: Verifier | None) -> BrowserSignIn | None:
+    """Make what signs people in at the issuer with a browser; None where that is not configured."""
+    if verifier is None or settings.oidc_issuer is None or settings.oidc_client_id is None:
+        return None
+    client = ProviderClient(
+        issuer=settings.oidc_issuer,
+        client_id=settings.oidc_client_id,
+        client_secret=settings.oidc_client_secret,
+        scopes=settings.oidc_scopes,
+        name=settings.oidc_provider_name or "",
+        redirect_url=settings.oidc_redirect_url or "",
+        ends_session=settings.oidc_end_session,
+    )
+    return BrowserSignIn(client, verifier, fetch=HttpFetch(), clock=SystemClock())
+
+
 def connection_limits(settings: Settings, proxies: TrustedProxies) -> ConnectionLimits:
     """Return how many connections there may be, in all and from one address.
 
@@ -263,10 +299,19 @@ def connection_limits(settings: Settings, proxies: TrustedProxies) -> Connection
     """
     files = open_file_limit()
     ports = simulated_ports() if settings.cloud == SIMULATED else 0
-    most = min(settings.max_connections, files - ports - min(_MOST_RESERVED_FILES, files // 4))
+    others = ports + min(_MOST_RESERVED_FILES, files // 4) + most_consoles()
+    most = min(settings.max_connections, files - others)
     return ConnectionLimits(
-        most=most, per_address=min(settings.connections_per_address, most // 2), is_proxy=proxies.trusts
+        most=most,
+        per_address=min(settings.connections_per_address, most // 2),
+        is_proxy=proxies.trusts,
+        message_bytes=MESSAGE_BYTES,
     )
+
+
+def most_consoles() -> int:
+    """Return how many consoles may be open: each has a connection to a worker, which is a file of this process."""
+    return min(_MOST_CONSOLES, open_file_limit() // 8)
 
 
 def _tls_files(settings: Settings) -> CertificateFiles | None:
@@ -300,6 +345,7 @@ def _limits(settings: Settings) -> ApiLimits:
         burst=settings.request_burst,
         writes_per_hour=settings.writes_per_hour,
         bodies_bytes=settings.bodies_bytes,
+        all_consoles=most_consoles(),
     )
 
 

@@ -241,7 +241,7 @@ class PlanJobs:
 def _encode_request(request: PlanWish, standing: PlanBaseline | None) -> bytes:
     """Encode a request; half of the machine's cores are left to others."""
     cores = max(1, (os.cpu_count() or 1) // 2)
-    asked = msgspec.structs.asdict(request)
+    asked = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not None}
     del asked["from_now"]
     return msgspec.json.encode({**asked, "html": True, "cores": cores, "live": standing})
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 import structlog
 
+from lcm.api.http.request import MachineConsoles
 from lcm.compose.api import (
     RunningApi,
     open_store,
@@ -170,6 +171,7 @@ async def run_embedded(
             outside = await undo.enter_async_context(
                 _open_cloud(settings, running.parts, running.secrets, running.installation_id)
             )
+            undo.enter_context(running.machine_consoles.read_with(outside.cloud.console))
             allocator = await ResourceAllocator.open(
                 settings.total_cpu_cores, settings.total_memory_gb, store=store, clock=SystemClock()
             )
@@ -207,7 +209,7 @@ async def serve(
             async def open_plane(controller: Controller) -> AsyncIterator[Plane]:
                 yield running.control.plane_for(controller.caller)
 
-            work = _run_with_cloud(controllers, open_plane, around, running.installation_id)
+            work = _run_with_cloud(controllers, open_plane, around, running.installation_id, running.machine_consoles)
             running.parts.start("controllers", work)
         yield running
 
@@ -249,7 +251,7 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
 
         async def work() -> None:
             around, owner = ControllerContext(settings, secrets, process), await _read_installation_id(settings, key)
-            await _run_with_cloud(_select_controllers(asked), open_plane, around, owner)
+            await _run_with_cloud(_select_controllers(asked), open_plane, around, owner, MachineConsoles())
 
         parts.start("controllers", work())
         _log.info("started", process=process, api=settings.control_plane_api_url, parts=[str(part) for part in asked])
@@ -274,7 +276,11 @@ OpenPlane = Callable[[Controller], AbstractAsyncContextManager[Plane]]
 
 
 async def _run_with_cloud(
-    controllers: Sequence[Controller], open_plane: OpenPlane, around: ControllerContext, owner: str
+    controllers: Sequence[Controller],
+    open_plane: OpenPlane,
+    around: ControllerContext,
+    owner: str,
+    consoles: MachineConsoles,
 ) -> None:
     """Run controllers, those that act outside on the cloud of the settings.
 
@@ -290,7 +296,8 @@ async def _run_with_cloud(
     async def run_outer() -> None:
         async with Supervisor() as parts, _open_cloud(around.settings, parts, around.secrets, owner) as outside:
             known = replace(around, providers=outside)
-            await run_until_first_ends(*(run(one, known) for one in outer), parts.wait_until(asyncio.Event()))
+            with consoles.read_with(outside.cloud.console):
+                await run_until_first_ends(*(run(one, known) for one in outer), parts.wait_until(asyncio.Event()))
 
     async def run_elected(_: Plane) -> None:
         with claim_file(around.settings.data_dir / SIM_FILE):

@@ -155,6 +155,14 @@ def _issuer_has_an_audience(settings: Settings) -> Iterator[Fault]:
         yield Fault("OIDC_ISSUER", "set without OIDC_AUDIENCE", remedy)
 
 
+@_register_check("OIDC_CLIENT_ID", "OIDC_ISSUER")
+def _client_has_an_issuer(settings: Settings) -> Iterator[Fault]:
+    if settings.oidc_client_id and not settings.oidc_issuer:
+        yield Fault("OIDC_CLIENT_ID", "set without OIDC_ISSUER", "set it to the issuer at which the client is known")
+    if settings.oidc_client_secret and not settings.oidc_client_id:
+        yield Fault("OIDC_CLIENT_SECRET", "set without OIDC_CLIENT_ID", "set both, or leave the secret out")
+
+
 @_register_check("CONTROL_PLANE_API_KEY")
 def _service_keys_are_two_at_most(settings: Settings) -> Iterator[Fault]:
     key = settings.control_plane_api_key

@@ -5,11 +5,12 @@ all of them are reported together. `lcm doctor` shows every value and its source
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -20,18 +21,24 @@ from lcm.settings.checks import find_contradictions, find_warnings
 from lcm.settings.documents import document_defaults, referenced_secrets
 from lcm.settings.sources import (
     OWN_PREFIX,
+    Variable,
+    choices_of,
+    describe_type,
+    document_type,
     environment_layer,
     file_layer,
     misspelt_variables,
     read_layers,
     service_links,
 )
-from lcm.settings.values import OTHER_VARIABLES, VARIABLES, Settings
+from lcm.settings.values import HEADINGS, OTHER_VARIABLES, VARIABLES, Settings
 
 __all__ = [
     "Configuration",
     "SettingValue",
     "Settings",
+    "ShownSetting",
+    "describe_settings",
     "document_defaults",
     "effective_settings",
     "list_values",
@@ -88,6 +95,29 @@ class Configuration:
     """What may be a mistake but does not stop the start."""
 
 
+class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting as a page shows it: what it means, what it is, where that comes from, and how it is changed."""
+
+    name: str
+    group: str
+    meaning: str
+    form: str
+    """What a value looks like, in words."""
+    value: str
+    """For people; of a secret only whether it is set."""
+    default: str
+    source: str
+    """`default`, `settings object`, `command line`, or which file or variable."""
+    secret: bool = False
+    field: str = ""
+    """The field of the SystemSettings object that changes it at run time; without one, it needs a restart."""
+    choices: tuple[str, ...] = ()
+    type: Literal["boolean", "number", "text", "list"] = "text"
+    """What a document holds for it."""
+    below: str = ""
+    """The value without the SystemSettings object; empty where that says nothing about it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SettingValue:
     """A setting in a form that may be shown to anybody."""
@@ -141,6 +171,39 @@ def list_values(found: Configuration, system: SystemSettings | None = None) -> t
         )
         for one in VARIABLES
     )
+
+
+def describe_settings(
+    found: Configuration, running: Settings, system: SystemSettings | None
+) -> tuple[ShownSetting, ...]:
+    """List every setting of a process that runs with these, whatever its command line and the object say."""
+    settings, said = effective_settings(running, system), _runtime_values(system)
+    fields = {field: path for path, field in RUNTIME_FIELDS.items()}
+    headings = [HEADINGS.get(one.field, "") for one in VARIABLES]
+    groups: Iterator[str] = accumulate(headings, lambda last, new: new or last)
+    return tuple(
+        ShownSetting(
+            name=one.name,
+            group=group,
+            meaning=one.meaning,
+            form=describe_type(one.hint),
+            value=format_value(getattr(settings, one.field)),
+            default=format_value(one.default),
+            source="settings object" if one.field in said else _source_of(one, found, running),
+            secret=one.secret,
+            field=fields.get(one.field, ""),
+            choices=choices_of(one.hint),
+            type=document_type(one.hint),
+            below=format_value(getattr(running, one.field)) if one.field in said else "",
+        )
+        for one, group in zip(VARIABLES, groups, strict=True)
+    )
+
+
+def _source_of(one: Variable, found: Configuration, running: Settings) -> str:
+    if getattr(running, one.field) != getattr(found.settings, one.field):
+        return "command line"
+    return found.sources.get(one.name, "default")
 
 
 def format_value(value: object) -> str:

@@ -239,6 +239,20 @@ def describe_type(hint: Any, *, text: bool = True) -> str:  # noqa: ANN401 - lik
     return words.get(inner, "text")
 
 
+def choices_of(hint: Any) -> tuple[str, ...]:  # noqa: ANN401 - likewise
+    """Return the values that a type allows, as texts, if they can be listed."""
+    inner = _bare_type(hint)
+    return ("true", "false") if inner is bool else tuple(map(str, _choices(inner)))
+
+
+def document_type(hint: Any) -> Literal["boolean", "number", "text", "list"]:  # noqa: ANN401 - likewise
+    """Return what a JSON document holds for a value of this type."""
+    inner = _bare_type(hint)
+    if get_origin(inner) is tuple:
+        return "list"
+    return "boolean" if inner is bool else "number" if inner in (int, float) else "text"
+
+
 def _choices(inner: Any) -> tuple[object, ...]:  # noqa: ANN401 - likewise
     if get_origin(inner) is Literal:
         return get_args(inner)

@@ -58,6 +58,7 @@ BodyBytes = Annotated[
     int, msgspec.Meta(ge=65_536, le=1 << 30, description="a number of bytes from 65536 to 1073741824")
 ]
 TextLine = Annotated[str, _text_meta(r"\S(.*\S)?", "a line of text")]
+Scope = Annotated[str, _text_meta(r"[\x21\x23-\x5b\x5d-\x7e]{1,100}", "a word such as email")]
 Host = Annotated[str, _text_meta(_HOST, "a host's name or address without a port")]
 Endpoint = Annotated[str, _text_meta(rf"(https?://)?{_HOST}:[0-9]{{1,5}}", "HOST:PORT or https://HOST:PORT")]
 Url = Annotated[
@@ -222,6 +223,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     oidc_outlive_hours: Annotated[
         OutliveHours, "hours by which tokens and browser sessions made with an issuer's token may outlive it"
     ] = 0
+    oidc_client_id: Annotated[
+        TextLine | None, "client id with which people sign in at the issuer by browser; if not set, they cannot"
+    ] = None
+    oidc_client_secret: Annotated[Secret | None, "secret of that client; not set for a public client"] = None
+    oidc_scopes: Annotated[tuple[Scope, ...], "scopes to ask for besides `openid`"] = ("email", "profile")
+    oidc_provider_name: Annotated[
+        TextLine | None, "what the sign-in page calls the issuer; if not set, the host of its address"
+    ] = None
+    oidc_redirect_url: Annotated[
+        Url | None,
+        "address of `/api/sign-in/oidc/callback` as the issuer knows it; if not set, on the host that is asked",
+    ] = None
+    oidc_end_session: Annotated[bool, "whether signing out here also leads to the issuer's own sign-out"] = False
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
     session_linger_hours: Annotated[
@@ -257,6 +271,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     worker_controller_leader_lease_ttl: Annotated[LeaseSeconds, "seconds after which a silent leader is replaced"] = 15
     worker_controller_reconcile_interval: Annotated[Seconds, "seconds between two checks of every worker"] = 30
     lablet_watch_interval: Annotated[Seconds, "seconds between two checks of a running lab"] = 15
+    lab_access: Annotated[
+        Literal["public", "gateway"],
+        "addresses of labs that people are shown: the workers' own, or the gateway's, so that those can be closed",
+    ] = "public"
 
     scheduler_enabled: Annotated[bool, "whether sessions are placed"] = True
     scheduler_reconcile_interval: Annotated[Seconds, "seconds between two checks of every waiting session"] = 30

@@ -1,6 +1,6 @@
 """Which build this is: the version, the commit it was made of, and the schema in which its processes talk.
 
-A wheel holds its commit in a file that `tools/build_commit.py` writes; in a working copy, git's own files name it.
+A wheel holds its commit in a file that `tools/build_hook.py` writes; in a working copy, git's own files name it.
 """
 
 import re

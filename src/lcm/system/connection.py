@@ -8,12 +8,16 @@ parsed at once, so requests, headers and chunks are limited in number: each take
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+
+from lcm.system.limits import ConnectionLimits
+from lcm.system.websocket import WebSocketConnection
 
 _MAX_HEAD_BYTES: Final = 65_536
 _MAX_HEADERS: Final = 100
@@ -24,28 +28,6 @@ _LEAST_CHUNK_BYTES: Final = 256
 """What the chunks of a body have on average, if they are more than those that are free."""
 _LEAST_BYTES_A_SECOND: Final = 1_000
 """A client that takes an answer more slowly is one that does not take it."""
-
-MAX_CONNECTIONS: Final = 10_000
-"""How many connections are served at once by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """How many connections there may be, and how long each state of one may last."""
-
-    most: int = MAX_CONNECTIONS
-    per_address: int = MAX_CONNECTIONS
-    """Connections from one address; addresses for which `is_proxy` holds have no limit of their own."""
-    is_proxy: Callable[[str], bool] = lambda _: False
-    handshake_seconds: float = 10.0
-    head_seconds: float = 10.0
-    """From the first byte of a request, or from the connection's beginning, to the end of its head."""
-    unread_seconds: float = 5.0
-    """For the rest of a body after its answer, so that a client that still writes can read the answer."""
-    idle_seconds: float = 75.0
-    """Between two requests."""
-    send_seconds: float = 30.0
-    """Without progress while an answer waits to be taken."""
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -118,7 +100,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._has_whole_body = True
-        if self.cycle.response_complete:
+        if not self._is_answering:
             self._expect_within(self._limits.idle_seconds)
 
     def on_response_complete(self) -> None:
@@ -127,6 +109,30 @@ class HttpConnection(HttpToolsProtocol):
         if is_last and not self._in_head:
             limits = self._limits
             self._expect_within(limits.idle_seconds if self._has_whole_body else limits.unread_seconds)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over; its place and its limits go with it."""
+        if self._is_answering or self.pipeline or self._has_body:
+            self.send_400_response("An upgrade comes alone.")
+            return
+        self.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in self.headers)
+        request = Request(
+            self.url.decode("latin-1"), headers, self.scope["method"], f"HTTP/{self.scope['http_version']}"
+        )
+        socket = WebSocketConnection(self.config, self.server_state, self._limits, self._leave, request)
+        self.transport.set_protocol(socket)
+        socket.connection_made(self.transport)
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return self._limits.message_bytes > 0
+
+    @property
+    def _has_body(self) -> bool:
+        lengths = [value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
+        return any(value != b"0" for value in lengths)
 
     def resume_writing(self) -> None:
         super().resume_writing()

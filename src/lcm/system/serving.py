@@ -18,7 +18,8 @@ import uvicorn
 
 from lcm.model.access.address import address_block
 from lcm.model.base.errors import Refused
-from lcm.system.connection import ConnectionLimits, HttpConnection
+from lcm.system.connection import HttpConnection
+from lcm.system.limits import ConnectionLimits
 from lcm.system.tls import ServerTls
 
 Scope = MutableMapping[str, Any]

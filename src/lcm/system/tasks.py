@@ -2,14 +2,16 @@
 
 `Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
 `run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
-and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work.
+and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work;
+`KeyedLocks` are locks by name.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -77,7 +79,7 @@ async def run_until_first_ends(*work: Coroutine[Any, Any, None]) -> None:
         await cancel_and_wait(tasks)
 
 
-async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def cancel_and_wait(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait until the last one has ended, even if we are cancelled while waiting."""
     for task in tasks:
         task.cancel()
@@ -103,12 +105,41 @@ class TimeSlice:
 
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
-    async def yield_if_over(self) -> None:
-        """Let other tasks run if the present slice is used up."""
+    async def yield_if_over(self) -> bool:
+        """Return whether the present slice was used up; other tasks have run then."""
         time = asyncio.get_running_loop().time
-        if time() - self.since > _SLICE_SECONDS:
-            await asyncio.sleep(0)
-            self.since = time()
+        if time() - self.since <= _SLICE_SECONDS:
+            return False
+        await asyncio.sleep(0)
+        self.since = time()
+        return True
+
+
+class KeyedLocks:
+    """Locks by name, each of which exists while a task holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def count_users(self, name: str) -> int:
+        """Return how many tasks hold a lock or wait for it."""
+        return self._locks[name][1] if name in self._locks else 0
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[None]:
+        """Wait for a lock, and hold it."""
+        lock = self._locks[name][0] if name in self._locks else asyncio.Lock()
+        self._locks[name] = lock, self.count_users(name) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._locks[name] = lock, self.count_users(name) - 1
+            if not self.count_users(name):
+                del self._locks[name]
 
 
 _EXIT_FORCED: Final = 130

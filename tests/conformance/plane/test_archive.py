@@ -14,6 +14,7 @@ from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
 from lcm.control.upkeep import housekeeping
 from lcm.model.base.errors import Conflict, Gone, IllegalStep, Invalid
+from lcm.model.base.event import decode_event
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.base.selector import parse_selector
 from lcm.model.kinds.session import LabletSession, SessionPhase
@@ -61,6 +62,12 @@ async def test_what_ended_a_while_ago_moves_and_is_still_found(world: World) -> 
     before, revision = await world.ada.get(S1), await world.revision()
     assert await archived(world) == 2
     assert await archived(world) == 0
+    async with world.store.events(after=revision) as reader:
+        told = [decode_event(raw) for raw in (await anext(reader)).events]
+    assert sorted((event.type, event.name, event.owner) for event in told) == [
+        ("lablet.session.archived", "s1", "ada"),
+        ("lablet.session.archived", "s4", "bob"),
+    ]
     seen = (await anext(world.root.watch(LabletSession, after=revision))).seen
     assert sorted((one.ref.name, one.resource) for one in seen) == [("s1", None), ("s4", None)]
     assert await names(world.root) == ["s2", "s3"]

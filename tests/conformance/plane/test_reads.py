@@ -5,11 +5,13 @@ import pytest
 
 from harness import given
 from harness.plane_world import World, either, everywhere, on_any_wire, template
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import LONGEST_PAGE, Listing, Plane, Ref, ref_of
 from lcm.model.base.errors import Gone, Invalid, Relist
 from lcm.model.base.selector import EVERYTHING, ObjectSelector, parse_selector
-from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.definition import LabletDefinition, PortUse
 from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 
@@ -53,6 +55,20 @@ async def test_what_is_not_there_is_none(world: World) -> None:
     await world.root.create(given.worker(name="w1"))
     assert await world.root.get(Ref(LabWorker, "w1", "elsewhere")) is None
     assert await world.root.get(Ref(WorkerTemplate, "w1")) is None
+
+
+@on_any_wire
+async def test_the_consoles_of_a_session_are_listed_for_who_may_see_it(world: World) -> None:
+    uses = {"PC_serial": PortUse(kind="serial", node="PC"), "WORD": PortUse(kind="placeholder")}
+    session = given.session(owner="ada", allocated_ports={"PC_serial": 6001, "WORD": 6002}, namespace="class")
+    for one in (given.definition(port_template=uses, namespace="class"), session):
+        await world.store.commit(*creation_ops(one))
+    ref = Ref(LabletSession, "s1", "class")
+    (console,) = await world.ada.consoles(ref)
+    assert (console.name, console.kind, console.node, console.is_open) == ("PC_serial", "serial", "PC", False)
+    assert console.path == "/api/lablet-sessions/s1/consoles/PC_serial?namespace=class"
+    with pytest.raises(Gone):
+        await world.bob.consoles(ref)
 
 
 @on_any_wire

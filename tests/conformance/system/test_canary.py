@@ -62,7 +62,18 @@ def secret_settings(canary: Canary) -> dict[str, str]:
         "WORKER_NOTIFICATION_WEBHOOKS": f"http://{LOOPBACK}:{free_port()}/{canary.secret('webhook')}",
     }
     said = {one.name: odd.get(one.name, canary.secret(one.name)) for one in VARIABLES if one.secret}
-    return said | {"ETCD_USER": "lcm", "LOG_LEVEL": "DEBUG"} | FREE_LIMITS | LOCAL_SINKS
+    return (
+        said
+        | {
+            "ETCD_USER": "lcm",
+            "OIDC_CLIENT_ID": "lcm",
+            "OIDC_ISSUER": f"http://{LOOPBACK}:9",
+            "OIDC_AUDIENCE": "lcm",
+            "LOG_LEVEL": "DEBUG",
+        }
+        | FREE_LIMITS
+        | LOCAL_SINKS
+    )
 
 
 def secret_paths(kind: type[msgspec.Struct]) -> list[str]:

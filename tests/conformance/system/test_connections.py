@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.http_answers import SelfSigned
-from lcm.system.connection import ConnectionLimits
+from lcm.system.limits import ConnectionLimits
 from lcm.system.serving import Receive, Scope, Send, listen, serve
 
 LOOPBACK = "127.0.0.1"

@@ -28,7 +28,7 @@ from lcm.compose.plan_jobs import PlanJobs, PlanLimits
 from lcm.model.base.errors import Gone, IllegalStep, Invalid, Throttled
 from lcm.model.base.resource import Part
 from lcm.sim.plan import __main__, reading_yaml
-from lcm.sim.plan.results import summary
+from lcm.sim.plan.summary import summary
 from lcm.system.clock import new_id
 
 SOON = 60
@@ -209,6 +209,12 @@ async def test_over_http_a_wrong_timetable_is_told_with_its_faults_and_too_many_
         answer = await desk.ask("root", "POST", PLAN, json={"timetable": wrong}, timeout=SOON)
         assert (answer.status_code, answer.json()["reason"]) == (422, "Invalid")
         assert [fault["path"] for fault in answer.json()["faults"]] == ["sessions[0].at"]
+        file = {"name": "t.csv", "text": "definition,start,minutes\nbasics,soon,60\n"}
+        answer = await desk.ask("root", "POST", PLAN, json={"file": file}, timeout=SOON)
+        assert [fault["path"] for fault in answer.json()["faults"]] == ["line 2: start"]
+        for wish in ({}, {"file": file, **BODIES["PlanWish"]}):
+            answer = await desk.ask("root", "POST", PLAN, json=wish)
+            assert (answer.status_code, answer.json()["faults"][0]["path"]) == (422, "timetable")
     async with jobs(ENDLESS, at_once=1) as plans, opened(plans=plans) as desk:
         await desk.done("root", "POST", PLAN, json=BODIES["PlanWish"])
         put_off = await desk.ask("root", "POST", PLAN, json=BODIES["PlanWish"])

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lcm.system.connection import ConnectionLimits
+from lcm.system.limits import ConnectionLimits
 from lcm.system.serving import Receive, Scope, Send, listen, serve
 
 LOOPBACK = "127.0.0.1"

@@ -1,14 +1,16 @@
 """`lcm up` as a person runs it: what it says, how it stops, and whom it turns away."""
 
 import asyncio
+import fcntl
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -201,17 +203,63 @@ def test_up_is_quiet_and_keeps_its_log_in_a_file_of_its_owner(tmp_path: Path) ->
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_ctrl_c_ends_make_up_without_a_word_from_make(tmp_path: Path) -> None:
+@contextmanager
+def make_up(tmp_path: Path, pages: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run `make up` with a program in the place of `lcm`, and one in that of the Python that builds the pages."""
     stopped = "trap 'echo Stopped; exit 0' INT; echo ready; while :; do sleep 0.1; done"
     program = tmp_path / "lcm"
     program.write_text(f"#!/bin/sh\n{stopped}\n")
     program.chmod(0o700)
-    command = ["make", "--no-print-directory", "-o", ".venv/run.stamp", "up", f"BIN={tmp_path}"]
+    own = [f"BIN={tmp_path}", f"PYTHON={pages}"]
+    command = ["make", "--no-print-directory", "-o", ".venv/run.stamp", "up", *own]
     with subprocess.Popen(
         command, cwd=suite.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as make:
+        try:
+            yield make
+        finally:
+            if make.poll() is None:
+                os.killpg(make.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_ends_make_up_without_a_word_from_make(tmp_path: Path) -> None:
+    with make_up(tmp_path, "sh -c 'exit 130'") as make:
         assert make.stdout
         assert make.stdout.readline() == "ready\n"
+        os.killpg(make.pid, signal.SIGINT)
+        assert make.stdout.read() == "Stopped\n"
+
+
+def test_ctrl_c_gives_up_the_pages_though_a_shell_s_background_ignores_it() -> None:
+    def ignore() -> None:
+        """Begin as what a shell runs in the background does: deaf to SIGINT until the program says otherwise."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    command = [sys.executable, "tools/pages.py", "build"]
+    with (suite.ROOT / ".cache" / "pages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(command, cwd=suite.ROOT, preexec_fn=ignore) as building:  # noqa: PLW1509 - one system call
+            deadline = time.monotonic() + SOON
+            while not catches(building.pid, signal.SIGINT) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            building.send_signal(signal.SIGINT)
+            try:
+                assert building.wait(SOON) == 130
+            finally:
+                building.kill()
+
+
+def catches(pid: int, one: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    caught = re.search("SigCgt:\\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(caught and int(caught[1], 16) & 1 << one - 1)
+
+
+def test_make_up_says_that_the_pages_could_not_be_built_and_runs(tmp_path: Path) -> None:
+    with make_up(tmp_path, "sh -c 'exit 1'") as make:
+        assert make.stdout
+        told = {make.stdout.readline(), make.stdout.readline()}
+        assert told == {"ready\n", "The pages could not be built: see .cache/pages.log\n"}
         os.killpg(make.pid, signal.SIGINT)
         assert make.stdout.read() == "Stopped\n"
 

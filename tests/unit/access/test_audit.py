@@ -1,8 +1,11 @@
 """The audit: every write of a caller is in it, in the same commit, and nothing else is."""
 
 import asyncio
+import random
 import re
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,17 @@ from harness import given
 from harness.api_world import Desk, document, name_of, opened, path, served, shell, stock
 from harness.plane_world import ADA, NOW, ROOT, Stage, hand_clock, service
 from harness.stores import HandClock
-from lcm.control.access.audit import AUDIT_PREFIX, AuditFilter, AuditRecord, Origin, search_records
+from lcm.control.access.audit import (
+    AUDIT_PREFIX,
+    AuditedAction,
+    AuditFilter,
+    AuditPage,
+    AuditRecord,
+    Origin,
+    make_record,
+    search_newest_records,
+    search_records,
+)
 from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep.housekeeping import Housekeeping
@@ -71,7 +84,62 @@ async def test_a_write_is_told_with_who_what_when_and_from_where() -> None:
             "revision": answer.json()["metadata"]["resource_version"],
             "refused": "",
             "left_out": 0,
+            "detail": "",
         }
+
+
+async def fill(store: MemoryStore, chance: random.Random) -> None:
+    """Write records of some weeks: now and then one, often many in a second, once very many at the same instant."""
+    at, crowded = NOW - timedelta(days=30), chance.randrange(60)
+    for turn in range(60):
+        at += timedelta(seconds=chance.choice([0.0001, 1, 600, 86_400]))
+        apart = timedelta(seconds=chance.choice([0, 0.00001, 0.01])) if turn != crowded else timedelta(0)
+        for number in range(chance.choice([1, 1, 3, 60]) if turn != crowded else 600):
+            deed = AuditedAction(verb="update", kind="LabWorker", name=f"w{chance.randrange(3)}")
+            name = f"{chance.randrange(10**6):06}-{turn}-{number}"
+            record = make_record(ROOT, Origin(), [deed], at=at + number * apart, name=name, epoch=store.epoch)
+            await store.commit(record)
+
+
+async def read_ids(search: Callable[..., Awaitable[AuditPage]]) -> list[str]:
+    """Read all pages of a search."""
+    page = await search()
+    found = [one.id for one in page.records]
+    while page.next is not None:
+        page = await search(after=page.next)
+        found += [one.id for one in page.records]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_newest_first_are_all_of_a_span_backwards(seed: int) -> None:
+    chance, store = random.Random(seed), MemoryStore()
+    await fill(store, chance)
+    for limit in (11, 100, 500):
+        since, until = sorted(NOW - timedelta(days=chance.uniform(-1, 31)) for _ in range(2))
+        wish = AuditFilter(
+            since=chance.choice([None, since]), until=chance.choice([None, until]), name=chance.choice(["", "w1"])
+        )
+        oldest = await read_ids(partial(search_records, store, wish, limit=500))
+        newest = await read_ids(partial(search_newest_records, store, wish, limit=limit, now=NOW))
+        assert newest == oldest[::-1]
+
+
+async def test_the_audit_is_listed_from_its_end_if_asked() -> None:
+    async with opened(clock=Ticking()) as desk:
+        assert await audited(desk, newest="true", name="t1") == []
+        for number in range(5):
+            await desk.done("root", "POST", path("WorkerTemplate"), json=document("WorkerTemplate", name=f"t{number}"))
+        oldest, newest = await audited(desk, limit=500), await audited(desk, limit=500, newest="true")
+        assert len(oldest) == 5
+        assert newest == oldest[::-1]
+        first = await desk.done("root", "GET", AUDIT, params={"newest": "true", "limit": 2})
+        second = await audited(desk, newest="true", limit=2, cursor=first["next"])
+        assert [*first["items"], *second] == newest[:4]
+        for bad in ("x", "99999999T000000.000000Z-a", "00010101T000000.000000Z-"):
+            answer = await desk.ask("root", "GET", AUDIT, params={"newest": "true", "cursor": bad})
+            assert answer.status_code == 422, answer.text
+        assert await audited(desk, newest="true", cursor="00010101T000000.000000Z") == []
 
 
 async def test_every_way_to_write_is_in_it() -> None:

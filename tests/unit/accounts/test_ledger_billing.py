@@ -1,10 +1,11 @@
 """The ledger of billing intervals, as workers' steps write it, and the money that it adds up to."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -17,7 +18,15 @@ from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Invalid
 from lcm.model.kinds.worker import LabWorker, RootVolume
-from lcm.model.money.billing import Billing, BillingInterval, clip_interval, sum_costs, sum_costs_by
+from lcm.model.money.billing import (
+    Billing,
+    BillingInterval,
+    clip_interval,
+    local_days,
+    sum_costs,
+    sum_costs_by,
+    sum_costs_by_day,
+)
 from lcm.model.money.prices import SHIPPED_PRICES, PriceBook
 from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cloud.compute import SimCloud
@@ -260,3 +269,15 @@ async def test_our_bill_is_the_clouds_but_for_the_time_between_two_looks() -> No
     difference = abs(told.usd - sum((one.usd(clock.now()) or Decimal(0) for one in ours), Decimal(0)))
     assert difference <= allowed, (told.usd, difference)
     assert told.usd > 10
+
+
+def test_days_add_up_to_the_whole_and_one_may_have_23_hours() -> None:
+    zone, end = ZoneInfo("Europe/Berlin"), datetime(2026, 3, 30, 12, tzinfo=UTC)
+    paid = given.interval(since=datetime(2026, 3, 27, 22, 30, 0, 250_000, tzinfo=UTC), until=end, usd_hourly=Decimal(6))
+    cut = clip_interval(paid, datetime(2026, 3, 28, tzinfo=UTC), end, end)
+    assert cut is not None
+    days = local_days(cut.since, end, zone)
+    assert [name for name, _, _ in days] == ["2026-03-28", "2026-03-29", "2026-03-30"]
+    found = sum_costs_by_day([cut], days, end)
+    assert [one.usd for one in found] == [Decimal(6 * 23), Decimal(6 * 23), Decimal(6 * 14)]
+    assert sum(one.usd for one in found) == sum_costs("all", [cut], end).usd

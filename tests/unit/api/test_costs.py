@@ -18,7 +18,7 @@ async def open_desk() -> AsyncIterator[Desk]:
     async with opened() as desk:
         for number, one in enumerate(
             [
-                given.interval(),
+                given.interval(pool="mornings"),
                 given.interval(worker_id="uid-w2", worker_name="w2", lab_track="ccnp"),
                 given.interval(worker_id="uid-w2", worker_name="w2", lab_track="", usd_hourly=None),
             ]
@@ -57,6 +57,8 @@ async def test_intervals_are_added_up_by_worker_and_track(desk: Desk) -> None:
         ("lab_track=ccna", 1),
         ("lab_track=", 1),
         ("lab_track=ccnp&worker=w1", 0),
+        ("pool=mornings", 1),
+        ("pool=evenings", 0),
     ],
 )
 async def test_only_what_is_asked_for_is_told(desk: Desk, query: str, count: int) -> None:
@@ -68,3 +70,18 @@ async def test_without_a_span_it_is_the_last_thirty_days(desk: Desk) -> None:
     assert (told["since"], told["until"]) == ("2026-10-03T08:00:00Z", "2026-11-02T08:00:00Z")
     answer = await desk.ask("otto", "GET", "/api/costs?since=2026-11-02T09:00:00Z")
     assert (answer.status_code, answer.json()["faults"][0]["path"]) == (422, "since")
+
+
+async def test_days_of_a_zone_are_told_without_the_intervals(desk: Desk) -> None:
+    told = await costs(desk, "since=2026-10-30T12:00:00Z&time_zone=Pacific/Auckland&with_intervals=false")
+    assert [one["name"] for one in told["by_day"]] == ["2026-10-31", "2026-11-01", "2026-11-02"]
+    assert told["intervals"] == []
+    assert (await costs(desk, DAY))["by_day"] == []
+
+
+@pytest.mark.parametrize(
+    "query", ["time_zone=Nowhere/Land", "time_zone=../etc", "since=2026-01-01T00:00:00Z&time_zone=UTC"]
+)
+async def test_a_zone_that_is_none_or_too_many_days_are_refused(desk: Desk, query: str) -> None:
+    answer = await desk.ask("otto", "GET", f"/api/costs?{query}")
+    assert (answer.status_code, answer.json()["faults"][0]["path"]) == (422, "time_zone")

@@ -91,18 +91,29 @@ def understood(name: str) -> set[int]:
     """Return which answers show that a request was understood; its object may be elsewhere in its life."""
     success = {200, 201, 202, 204}
     exists = name.startswith("POST /api/") and name.count("/") == 2
-    elsewhere = ("/observe-resources", "/undrain", "/drain", "/remove-lab", "/status", "/transition")
-    stale = name.endswith(elsewhere) or "/leases/" in name
+    elsewhere = ("/observe-resources", "/undrain", "/drain", "/remove-lab", "/status", "/transition", "/console-output")
+    stale = name.endswith(elsewhere) or "/leases/" in name or "/consoles/" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
     absent = any(part in name for part in ("/settings", "/telemetry", "/tokens/", "/licenses/", "/deleted-sessions/"))
     # The desk of these tests promises nothing.
-    promised = ("/preview", "/explanation", "/calendar", "/schedule", "/allocate-ports", "/reseat", "/sessions")
+    promised = (
+        "/preview",
+        "/slots",
+        "/explanation",
+        "/calendar",
+        "/schedule",
+        "/allocate-ports",
+        "/reseat",
+        "/sessions",
+    )
     # Nor does it keep files.
-    unpromised = name.endswith(promised) or "/artifacts/" in name or name == "POST /api/topologies"
+    unpromised = name.endswith(promised) or "/artifacts/" in name or name.endswith(("/topologies", "/topology"))
     reported = ("/status", "/transition", "/resource-observations")
     nobody = "/internal/" in name and name.endswith(reported)  # which controller, it does not say
     if name == "POST /sign-in":
         return {403}  # only a page of ours may ask for it
+    if "/sign-in/oidc" in name:
+        return {303}  # to the provider, or back with a word of what is missing
     return (
         success
         | ({403} if nobody else set())

@@ -95,6 +95,8 @@ def test_a_user_changes_only_so_much_an_hour_and_reads_on() -> None:
             told = await desk.ask("ada", "POST", "/api/tokens")
             assert (told.json()["reason"], told.headers["retry-after"]) == ("RateLimited", "60")
             assert await statuses(desk, "ada", 5) == [200] * 5
+            # A question that needs a body is no change.
+            assert (await desk.ask("ada", "POST", "/api/placement/preview", json={})).status_code == 422
             assert await written("bob", 1) == [201]
             assert await written("otto", 9) == [201] * 9
             await asyncio.sleep(60)

@@ -12,6 +12,7 @@ from harness.api_world import OWNED, Desk, document, name_of, opened, path, stoc
 from harness.plane_world import served
 from harness.servers import LOOPBACK, free_port
 from lcm.api.http.routing import GET, Route
+from lcm.api.routes.oidc import CALLBACK_PATH
 from lcm.api.routes.table import ROUTES
 from lcm.control.plane.problems import Problem
 from lcm.model.kinds.registry import KINDS
@@ -223,7 +224,7 @@ async def test_what_cannot_be_a_name_is_not_there(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["/api//workers", "//api/workers", "/api/workers/", "/api", "/", "", "/api/workers/a/b/c"]
+    "where", ["/api//workers", "//api/workers", "/api/workers/", "/api", "/no-page", "/api/workers/a/b/c"]
 )
 async def test_other_paths_lead_nowhere(desk: Desk, where: str) -> None:
     check_problem(await desk.ask("root", "GET", f"http://desk{where}"), 404)
@@ -244,6 +245,8 @@ async def test_a_query_that_is_wrong_is_turned_down_by_name(desk: Desk, kind: st
 
 async def test_no_route_takes_a_parameter_that_it_does_not_know(desk: Desk) -> None:
     for route in ROUTES:
+        if route.path == CALLBACK_PATH:
+            continue  # providers add parameters of their own
         answer = await desk.ask(who(route), route.method, f"{target(route)}?nonsense=1")
         problem = check_problem(answer, 422)
         assert isinstance(problem.faults, tuple)

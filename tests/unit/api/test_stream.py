@@ -9,6 +9,7 @@ import pytest
 from harness.api_world import Desk, opened
 from harness.event_clients import Told, told
 from lcm.api.openapi.description import DOCUMENTS
+from lcm.api.routes import row_snapshots
 from lcm.model.access.identity import Role
 
 SOON = 60.0
@@ -172,3 +173,61 @@ async def test_a_stream_ends_with_its_token(desk: Desk) -> None:
 async def test_a_head_request_is_answered_at_once(desk: Desk) -> None:
     answer = await desk.ask("root", "HEAD", "/api/events/stream")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+
+
+ROWS = {"rows": "true"}
+
+
+async def rows_of(desk: Desk, who: str) -> dict[str, list[Any]]:
+    """Read the snapshot of rows until it is complete, by kind."""
+    found: dict[str, list[Any]] = {}
+    for count in range(2, 20):
+        *parts, last = await read(desk, who, count, **ROWS)
+        if last.type == "ready":
+            for part in parts[1:]:
+                for row in part.data.get("rows", ()):
+                    found.setdefault(row["kind"], []).append(row)
+            assert last.id.split(".")[1] == str(last.data["revision"])
+            return found
+    raise AssertionError("no end of the snapshot")
+
+
+async def test_a_client_that_asks_for_rows_is_sent_all_that_it_may_see_and_then_told_that_it_is_complete(
+    desk: Desk,
+) -> None:
+    worker = await desk.done("root", "POST", "/api/workers", json=DOCUMENTS["LabWorker"])
+    uid = await book(desk, "ada", "adas")
+    await book(desk, "bob", "bobs")
+    seen = await rows_of(desk, "root")
+    assert sorted(seen) == ["LabWorker", "LabletDefinition", "LabletSession", "WorkerTemplate"]
+    assert seen["LabWorker"][0]["resource_version"] == worker["metadata"]["resource_version"]
+    assert {row["name"] for row in seen["LabletSession"]} == {"adas", "bobs"}
+    mine = await rows_of(desk, "ada")
+    assert sorted(mine) == ["LabletDefinition", "LabletSession"]
+    assert [(row["uid"], row["owner"], row["phase"]) for row in mine["LabletSession"]] == [(uid, "ada", "PENDING")]
+
+
+async def test_who_begins_with_a_snapshot_made_for_another_is_sent_what_happened_since(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_snapshots, "SHARED_SECONDS", SOON)
+    *_, ready = await read(desk, "ada", 3, **ROWS)
+    uid = await book(desk, "ada", "adas")
+    hello, definitions, again, made = await read(desk, "ada", 4, **ROWS)
+    assert (hello.type, definitions.type, again.id) == ("hello", "snapshot", ready.id)
+    assert made.data["row"]["uid"] == uid
+
+
+async def test_a_row_comes_with_each_event_and_is_what_a_new_snapshot_shows(desk: Desk) -> None:
+    last = await latest(desk)
+    uid = await book(desk, "ada", "adas")
+    (plain,) = await read(desk, "ada", 1, last=last)
+    (made,) = await read(desk, "ada", 1, last=last, **ROWS)
+    assert (made.type, made.id, made.data["data"]) == (plain.type, plain.id, plain.data)
+    row = made.data["row"]
+    (shown,) = (await rows_of(desk, "ada"))["LabletSession"]
+    assert row == {name: value for name, value in shown.items() if name != "resource_version"}
+    assert shown["resource_version"] == int(made.id.split(".")[1])
+    await desk.done("ada", "DELETE", f"/api/lablet-sessions/{uid}")
+    *_, gone = await read(desk, "ada", 3, last=last, **ROWS)
+    assert (gone.type, gone.data["row"]) == ("lablet.session.deleted", None)

@@ -241,7 +241,10 @@ async def test_no_secret_is_in_any_answer_or_log(desk: Desk) -> None:
     assert KEY not in said
 
 
-async def test_what_is_no_http_is_closed(desk: Desk) -> None:
+@pytest.mark.parametrize("extensions", [{}, {"websocket.http.response": {}}])
+async def test_a_socket_where_there_is_none_is_refused_as_far_as_its_server_can(
+    desk: Desk, extensions: dict[str, Any]
+) -> None:
     sent: list[Any] = []
 
     async def receive() -> dict[str, str]:
@@ -250,8 +253,12 @@ async def test_what_is_no_http_is_closed(desk: Desk) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await desk.api({"type": "websocket", "path": "/api/watch"}, receive, send)
-    assert sent == [{"type": "websocket.close"}]
+    headers = [(name.lower().encode(), value.encode()) for name, value in desk.signed("ada").items()]
+    scope = {"type": "websocket", "path": "/api/watch", "query_string": b"", "headers": headers}
+    await desk.api({**scope, "extensions": extensions}, receive, send)
+    assert [(one["type"], one.get("status")) for one in sent[:1]] == (
+        [("websocket.http.response.start", 404)] if extensions else [("websocket.close", None)]
+    )
 
 
 async def test_it_lives_and_ends_as_a_server_asks(desk: Desk) -> None:

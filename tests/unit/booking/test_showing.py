@@ -1,6 +1,7 @@
 """The calendar: every seat and worker against time, and names only for those who may know them."""
 
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -13,6 +14,7 @@ from lcm.model.base.errors import Invalid
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SchedulerSettings
+from lcm.placement.seats import Seats
 
 DAY = timedelta(days=1)
 W1, EXTRA = warm("w1"), warm("stray")
@@ -68,10 +70,30 @@ def test_others_bookings_are_shown_without_their_names() -> None:
         assert names(extra) == [("", "", "")]
         assert [one.start for one in first.booked] == [one.start for one in everything.rows[0].booked]
         slot = Slot(start=given.moment("09:00"), end=given.moment("11:00"))
-        hidden = Booked(start=given.moment("08:45"), end=given.moment("11:10"), slot=slot)
+        hidden = Booked(start=given.moment("08:45"), end=given.moment("11:10"), slot=slot, share=0.083333)
         assert first.booked[1] == hidden
         bobs = (await shown(counter, BOB)).rows
         assert [one.name for row in bobs for one in row.booked] == ["on-w1", "", "", "on-stray"]
+
+    attended(look)
+
+
+def test_staff_see_when_machines_must_run_and_what_an_hour_costs() -> None:
+    async def look(counter: Counter) -> None:
+        priced = given.template(price_per_hour_usd=Decimal(5))
+        await counter.put(counter_lab(), priced, W1, EXTRA, pool(W1))
+        await counter.put(running("on-stray", EXTRA))
+        await counter[ADA].create(booking("of-ada"))
+        first, second, extra = (await shown(counter, OTTO)).rows
+        assert [(one.name, one.share) for one in first.booked] == [("of-ada", 0.083333)]
+        # The boot lead of 25 minutes, and the 15 for the start of the lab, come before the slot; 10 for removal after.
+        assert [(f"{one.start:%H:%M}", f"{one.end:%H:%M}") for one in first.runs] == [("08:20", "11:10")]
+        assert (second.runs, extra.runs, extra.usd_hourly) == ((), (), None)
+        assert first.usd_hourly is not None
+        assert first.usd_hourly > 3
+        with pytest.MonkeyPatch.context() as patched:
+            patched.delattr(Seats, "runs")  # whoever sees none costs nothing
+            assert all(row.runs == () and row.usd_hourly is None for row in (await shown(counter, ADA)).rows)
 
     attended(look)
 

@@ -273,7 +273,7 @@ def test_a_learners_work_is_extracted_only_from_a_booted_node_and_lost_by_a_wipe
     bench = Bench()
     lab = bench.booted(text(node("R1", configuration="as given")))
     only = one(lab, "R1")
-    only.running = to_files("as solved", only.kind)
+    only.running = only.saved = to_files("as solved", only.kind)
     assert only.files[0].content == "as given"
     bench.cml.labs.stop(lab)
     bench.wait(5)

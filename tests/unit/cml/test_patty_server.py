@@ -25,7 +25,6 @@ from lcm.sim.cloud.patty_server import PattyServer, loopback_network
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.pace import FASTEST
-from lcm.sim.cml.patty_ports import SerialConsole, VncScreen
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
 
@@ -123,7 +122,7 @@ async def test_a_console_a_screen_and_a_port_answer_at_the_machines_own_address(
     serial, vnc, pat = free_ports(3, machine.public_ip)
     await started(host, f"serial:{serial}", f"vnc:{vnc}", f"pat:{pat}:22")
     async with served(fleet):
-        assert b"R1 con0 is now available" in await heard(machine.public_ip, serial, b"R1>")
+        assert b"R1 con0 is now available" in await heard(machine.public_ip, serial, b"R1:~$ ")
         assert await heard(machine.public_ip, vnc, b"\n") == b"RFB 003.008\n"
         assert await heard(machine.public_ip, pat, b"\n") == b"R1 port 22\r\n"
     await closed(machine.public_ip, serial)
@@ -137,8 +136,8 @@ async def test_two_machines_have_the_same_port_open_at_once() -> None:
     await started(first, f"serial:{port}", label="A")
     await started(second, f"serial:{port}", label="B")
     async with served(fleet):
-        assert b"A con0" in await heard(one.public_ip, port, b"A>")
-        assert b"B con0" in await heard(two.public_ip, port, b"B>")
+        assert b"A con0" in await heard(one.public_ip, port, b"A:~$ ")
+        assert b"B con0" in await heard(two.public_ip, port, b"B:~$ ")
 
 
 async def test_a_port_closes_when_its_lab_stops_and_who_was_there_is_cut_off() -> None:
@@ -147,16 +146,16 @@ async def test_a_port_closes_when_its_lab_stops_and_who_was_there_is_cut_off() -
     (port,) = free_ports(1, machine.public_ip)
     lab_id = await started(host, f"serial:{port}")
     async with served(fleet):
-        await heard(machine.public_ip, port, b"R1>")
+        await heard(machine.public_ip, port, b"R1:~$ ")
         reader, writer = await asyncio.open_connection(machine.public_ip, port)
-        await reader.readuntil(b"R1>")
+        await reader.readuntil(b"R1:~$ ")
         await host.stop(lab_id)
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), SOON) == b""
         writer.close()
         await closed(machine.public_ip, port)
         await host.start(lab_id)
-        assert await heard(machine.public_ip, port, b"R1>")
+        assert await heard(machine.public_ip, port, b"R1:~$ ")
 
 
 async def test_a_machine_that_is_terminated_closes_its_ports() -> None:
@@ -165,7 +164,7 @@ async def test_a_machine_that_is_terminated_closes_its_ports() -> None:
     (port,) = free_ports(1, machine.public_ip)
     await started(host, f"serial:{port}")
     async with served(fleet):
-        await heard(machine.public_ip, port, b"R1>")
+        await heard(machine.public_ip, port, b"R1:~$ ")
         await fleet.cloud.remove(REGION, machine.instance_id)
         await closed(machine.public_ip, port)
 
@@ -193,14 +192,14 @@ async def test_a_restart_keeps_addresses_and_opens_the_ports_again(tmp_path: Pat
     (port,) = free_ports(1, machine.public_ip)
     await started(host, f"serial:{port}")
     async with served(before):
-        await heard(machine.public_ip, port, b"R1>")
+        await heard(machine.public_ip, port, b"R1:~$ ")
     before.save()
     after = fast(file, network)
     found = await after.cloud.find(REGION, machine.instance_id)
     assert found is not None
     assert (found.public_ip, found.private_ip) == (machine.public_ip, machine.public_ip)
     async with served(after):
-        assert b"R1 con0" in await heard(machine.public_ip, port, b"R1>")
+        assert b"R1 con0" in await heard(machine.public_ip, port, b"R1:~$ ")
 
 
 async def test_up_opens_the_ports_of_its_labs_by_itself(tmp_path: Path) -> None:
@@ -209,7 +208,7 @@ async def test_up_opens_the_ports_of_its_labs_by_itself(tmp_path: Path) -> None:
         machine, host = await booted(it.outside.fleet)
         (port,) = free_ports(1, machine.public_ip)
         await started(host, f"serial:{port}")
-        assert await heard(machine.public_ip, port, b"R1>")
+        assert await heard(machine.public_ip, port, b"R1:~$ ")
     await closed(machine.public_ip, port)
 
 
@@ -262,7 +261,7 @@ async def test_a_port_that_somebody_else_has_is_logged_once_and_opened_when_it_i
             await server.sync()
         assert [(one["ports"], one["machine"]) for one in logs] == [([port], machine.instance_id)]
         await server.sync()
-        assert await heard(machine.public_ip, port, b"R1>")
+        assert await heard(machine.public_ip, port, b"R1:~$ ")
     finally:
         server.close()
 
@@ -285,25 +284,3 @@ async def test_no_more_ports_are_opened_than_allowed() -> None:
 def test_installations_on_one_computer_have_networks_of_their_own() -> None:
     assert loopback_network("one") == loopback_network("one")
     assert len({loopback_network(str(number)) for number in range(20)}) > 10
-
-
-@pytest.mark.parametrize(
-    ("typed", "shown"),
-    [
-        ([b"show ip\r\n"], b"show ip\r\nR1>"),
-        ([b"a\r\x00b\nc"], b"a\r\nR1>b\r\nR1>c"),
-        ([b"\xff\xfd\x01\xff\xfb\x1fa"], b"a"),
-        ([b"\xff", b"\xfd", b"\x03x"], b"x"),
-        ([b"\xff\xfa\x1f\x00P", b"\x00\x18\xff\xf0y"], b"y"),
-    ],
-)
-def test_a_console_echoes_prompts_and_keeps_telnets_own_words_to_itself(typed: list[bytes], shown: bytes) -> None:
-    console = SerialConsole("R1", 0)
-    assert b"".join(map(console.answer, typed)) == shown
-
-
-def test_a_screen_says_once_that_there_is_nothing_to_see() -> None:
-    screen = VncScreen()
-    first = screen.answer(b"RFB 003.008\n")
-    assert (first[0], int.from_bytes(first[1:5], "big")) == (0, len(first) - 5)
-    assert screen.answer(b"\x01\n") == b""

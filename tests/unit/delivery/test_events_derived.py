@@ -84,7 +84,7 @@ def test_what_an_outsider_cannot_see_is_not_told() -> None:
     worker = given.worker()
     assert derive_events(worker, given.changed(worker, {"status": {"retry_count": 3}}), now=NOW) == []
     session = given.session()
-    assert derive_events(session, given.changed(session, {"status": {"last_error": "no"}}), now=NOW) == []
+    assert derive_events(session, given.changed(session, {"status": {"observation_count": 3}}), now=NOW) == []
 
 
 def test_progress_and_ports_of_a_session_are_told() -> None:

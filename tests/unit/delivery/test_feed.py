@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 
@@ -25,6 +26,7 @@ class Owned:
     """Wants the events of one owner; of everybody when that is empty."""
 
     owner: str
+    rows: bool = False
 
     def wants(self, event: Event) -> bool:
         return not self.owner or event.owner == self.owner
@@ -44,8 +46,8 @@ def event(number: int) -> bytes:
     return encode_event(made)
 
 
-def frame(event: Event, at: Position, epoch: str) -> bytes:
-    assert epoch
+def frame(event: Event, at: Position, epoch: str, rows: bool) -> bytes:  # noqa: FBT001 - as feeds call it
+    assert epoch and not rows  # noqa: PT018 - nobody asks for rows
     return f"{at.revision}.{at.place}.{event.name};".encode()
 
 
@@ -86,6 +88,12 @@ async def started(store: MemoryStore) -> tuple[Feed, asyncio.Task[None]]:
     while not feed.caught_up:
         await asyncio.sleep(0)
     return feed, task
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not done():
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -204,6 +212,41 @@ async def test_who_joins_while_the_feed_is_interrupted_loses_nothing() -> None:
         await reading
     await reader.read_until(1)
     assert reader.numbers == [1]
+    task.cancel()
+
+
+class Listener:
+    """Notes what it hears, and how often it lost track."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.losses = 0
+
+    def hear(self, event: Event) -> None:
+        self.numbers.append(int(event.name))
+
+    def lose_track(self) -> None:
+        self.losses += 1
+
+
+async def test_a_listener_hears_everything_once_whatever_interrupts_the_feed() -> None:
+    store, listener = FallibleStore(), Listener()
+    await store.commit(Put("k/x", b"0"), events=[event(0)])
+    feed = Feed(store, frame)
+    feed.listen(listener)
+    task = asyncio.create_task(feed.run())
+    await until(lambda: feed.caught_up)
+    await store.commit(Put("k/x", b"1"), events=[event(1)])
+    await until(lambda: listener.numbers == [1])
+    store.break_watches(Unreachable("away", after=timedelta(0)))
+    await store.commit(Put("k/x", b"2"), events=[event(2)])
+    reader = Reader(feed, "", Position(feed.revision, WHOLE_COMMIT))
+    await until(lambda: feed.revision > reader.at.revision)
+    await store.commit(Put("k/x", b"3"), events=[event(3)])
+    await reader.read_until(2)
+    assert (listener.numbers, listener.losses, reader.numbers) == ([1, 2, 3], 0, [2, 3])
+    store.cut()
+    await until(lambda: listener.losses == 1)
     task.cancel()
 
 

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from html import unescape
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +16,7 @@ from lcm.model.base.errors import Invalid
 from lcm.sim.plan.__main__ import PlanRequest, run_request
 from lcm.sim.plan.fleet_search import TrialJob, find_smallest, most_rounds
 from lcm.sim.plan.measure import cost_by_day
-from lcm.sim.plan.page import page_of
+from lcm.sim.plan.page import ReportLook, page_of, read_look
 from lcm.sim.plan.reading import LiveSystem, combine, inventory_of, read_timetable
 from lcm.sim.plan.reading_yaml import Inventory
 from lcm.sim.plan.report import remarks
@@ -208,9 +210,13 @@ def test_the_peak_and_the_cost_follow_from_runs() -> None:
     ]
     day = DayCost(day="2027-03-01", track="a", hours=Decimal(1), usd=Decimal(4))
     days = (day, msgspec.structs.replace(day, day="2027-03-03"))
-    page = page_of(Comparison(title="x", trials=(msgspec.structs.replace(unknown, spent=days),)))
-    assert all(aside in page for aside in remarks(unknown))
-    assert ">2 Mar</text>" in page, "a day without cost has its place too"
+    compared = Comparison(title="</script><b>", trials=(msgspec.structs.replace(unknown, spent=days),))
+    page = page_of(compared, ReportLook(style="p{}", script="draw('</script>')"))
+    text = " ".join(unescape(page).split())
+    assert all(aside in text for aside in remarks(unknown))
+    assert page.count("</script>") == 2, "what people wrote ends no script"
+    assert "<b>" not in page
+    assert read_look(Path("nowhere")).script == "", "without the built pages it is a text"
 
 
 def test_what_days_cost_adds_up_to_what_the_run_costs() -> None:
@@ -245,6 +251,16 @@ def test_a_job_tells_how_far_it_is_and_then_the_result() -> None:
     assert shares[-1] == 1
     assert [(one["promised"], one["late"]) for one in last["result"]["variants"]] == [(2, 0), (2, 0)]
     assert last["html"].startswith("<!doctype html>")
+
+
+def test_a_job_reads_a_file_in_its_own_form_and_tells_faults_with_their_lines() -> None:
+    file = {"name": "t.yaml", "text": msgspec.json.encode(FORM).decode()}
+    (trial,) = run_request(msgspec.convert({"file": file, "cores": 1}, PlanRequest)).trials
+    assert (trial.wanted, trial.promised) == (2, 2)
+    table = {"name": "t.csv", "text": "definition,start,minutes\nnobodys,2027-03-01T09:00,60\n"}
+    with pytest.raises(Invalid) as caught:
+        run_request(msgspec.convert({"file": table}, PlanRequest))
+    assert caught.value.faults[0].path == "line 2"
 
 
 def test_a_job_that_cannot_be_read_tells_its_faults() -> None:

@@ -18,7 +18,8 @@ from uvicorn.server import ServerState
 
 import lcm
 from lcm.sim.time.callbacks import is_task_step
-from lcm.system.connection import ConnectionLimits, HttpConnection
+from lcm.system.connection import HttpConnection
+from lcm.system.limits import ConnectionLimits
 
 SOURCES = sorted(Path(lcm.__path__[0]).rglob("*.py"))
 IMPORTED = {

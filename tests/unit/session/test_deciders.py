@@ -1,5 +1,6 @@
 """What the lablet controller decides, for every phase and all that may be seen in it."""
 
+import dataclasses
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import product
@@ -311,6 +312,19 @@ def test_a_lab_that_does_not_start_again_gets_time_and_then_another_attempt() ->
     again = decide(late)
     assert isinstance(again, Report)
     assert restart_count(replace(late, resource=replace(late.session, status=again.status))) == 2
+
+
+def test_behind_the_gateway_a_session_shows_paths_of_the_api() -> None:
+    uses = {
+        "PC_serial": PortUse(kind="serial", node="PC"),
+        "PC_pat_udp_53": PortUse(kind="pat", node="PC", protocol="udp", inside=53),
+    }
+    fields = {"allocated_ports": {"PC_serial": 6001, "PC_pat_udp_53": 6002}}
+    seen = view(_P.RUNNING, lab=RUNS, definition=given.definition(port_template=uses), fields=fields)
+    decision = decide(replace(seen, rules=dataclasses.replace(seen.rules, behind_gateway=True)))
+    assert isinstance(decision, Report)
+    name = seen.session.metadata.name
+    assert decision.status.access_urls == {"PC_serial": f"/api/lablet-sessions/{name}/consoles/PC_serial"}
 
 
 def test_whose_machine_has_another_address_is_told_the_new_one() -> None:

@@ -129,5 +129,7 @@ async def test_a_feed_on_a_store_that_went_back_ends() -> None:
 
 
 class _Everything:
+    rows = False
+
     def wants(self, _: object) -> bool:
         return True

@@ -14,9 +14,9 @@ from lcm.control.admission import topologies
 from lcm.control.admission.topologies import check_lab_file
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
-from lcm.control.plane.protocol import Plane, Ref
+from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.access.identity import Caller, Role
-from lcm.model.base.errors import Forbidden, Invalid, Refused, Unreachable
+from lcm.model.base.errors import Forbidden, Gone, Invalid, Refused, Unreachable
 from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Topology
 from lcm.model.kinds.worker import CmlFacts
 from lcm.model.telemetry.learning import build_observation
@@ -64,6 +64,13 @@ FILES = {
     "file:///labs/two.yaml": LAB,
 }
 kept = on("memory", "memory-http", "sqlite-http", files=FILES)
+LINKED = """\
+lab: {version: 0.3.0, title: linked}
+nodes:
+  - {id: n0, label: R1, node_definition: iosv, x: -120, y: 0.5, tags: ["serial:5041"], interfaces: [{id: i0, label: a}]}
+  - {id: n1, label: R2, node_definition: iosv, x: 40, y: 0, interfaces: [{id: i0, label: a}]}
+links: [{id: l0, n1: n0, i1: i0, n2: n1, i2: i0}]
+"""
 EMPTY = b"lab: {version: 0.3.0, title: none}\nnodes: []\nlinks: []\n"
 NEEDS = ResourceRequirements(cpu_cores=3.0, memory_gb=1.5)
 PORTS = {"R1_serial", "R1_pat_tcp_22", "DESK"}
@@ -91,6 +98,25 @@ async def test_an_author_uploads_a_lab_and_is_told_what_is_in_it(world: World) -
     assert world.artifacts is not None
     assert await world.artifacts.get(told.uri) == LAB
     assert await world.person("anna").upload_topology(LAB) == told
+
+
+@kept
+async def test_who_may_publish_reads_the_file_of_a_definition_with_its_picture(world: World) -> None:
+    data = LINKED.encode()
+    told = await world.person("anna").upload_topology(data)
+    made = await world.root.create(definition(told.uri))
+    found = await world.person("anna").topology(ref_of(made))
+    assert found.text.encode() == data
+    assert found.graph == told.graph
+    assert [(one.label, one.definition, one.x, one.y) for one in told.graph.nodes] == [
+        ("R1", "iosv", -120, 0.5),
+        ("R2", "iosv", 40, 0),
+    ]
+    assert [(one.n1, one.n2) for one in told.graph.links] == [("n0", "n1")]
+    with pytest.raises(Forbidden):
+        await world.ada.topology(ref_of(made))
+    with pytest.raises(Gone):
+        await world.root.topology(Ref(LabletDefinition, "none:1.0"))
 
 
 @kept

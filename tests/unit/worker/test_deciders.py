@@ -31,7 +31,7 @@ from lcm.model.kinds.worker import (
     WorkerCondition,
     WorkerPhase,
 )
-from lcm.providers.protocols.compute import Instance, InstanceState, StatusCheckResult, StatusChecks
+from lcm.providers.protocols.compute import ENDING, Instance, InstanceState, StatusCheckResult, StatusChecks
 from lcm.providers.protocols.labhost import Licence, Stats, System
 
 NOW = given.moment("12:00")
@@ -240,6 +240,35 @@ def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:
         decision = decide(view)
         if isinstance(decision, Report):
             assert decision.status.phase not in {WorkerPhase.STOPPING, WorkerPhase.STARTING, WorkerPhase.FAILED}
+
+
+def test_a_failed_machine_on_which_a_lab_may_be_in_use_is_neither_rebooted_nor_replaced_nor_given_up() -> None:
+    """CML did not come up for the worker's controller, but had for a session, which then lost its lab to the reboot."""
+    draw, taken = Draw(12), Counter[str]()
+    for _ in range(2_000):
+        view = seen(draw.view(WorkerPhase.FAILED), sessions=())
+        status = view.status
+        asked = view.is_deleted or status.remedy is Remedy.REPLACE
+        if (
+            asked
+            or not status.ec2.instance_id
+            or not isinstance(view.instance, Instance)
+            or view.instance.state in ENDING
+        ):
+            continue
+        for phase, free in ((None, True), (SessionPhase.COLLECTING, False), (SessionPhase.STOPPING, True)):
+            sessions = [given.session(phase=phase)] if phase else ()
+            decision = decide(replace(view, sessions=sessions))
+            if not isinstance(decision, Report):
+                continue
+            after = decision.status
+            hurts = after.remedy is not status.remedy or after.phase in {
+                WorkerPhase.UNLICENSING,
+                WorkerPhase.TERMINATING_EC2,
+            }
+            assert free or not hurts, decision
+            taken["hurts" if hurts else "waits"] += 1
+    assert min(taken["hurts"], taken["waits"]) > 20, taken
 
 
 def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_removed() -> None:

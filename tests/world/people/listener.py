@@ -27,6 +27,7 @@ class EventScope:
 
     name: str
     everything: bool
+    rows: bool = False
 
     def wants(self, event: Event) -> bool:
         """Return whether an event is among them."""

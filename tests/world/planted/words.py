@@ -69,7 +69,7 @@ def resuming_client_hears_the_last_again(patch: pytest.MonkeyPatch) -> None:
     def framed(self: Feed, happened: CommitEvents, question: EventFilter, position: Position) -> bytes:
         places = [(Position(happened.revision, place), decode_event(raw)) for place, raw in enumerate(happened.events)]
         wanted = [(at, event) for at, event in places if at >= position and question.wants(event)]
-        return b"".join(self._frame(event, at, self.epoch) for at, event in wanted)
+        return b"".join(self._frame(event, at, self.epoch, question.rows) for at, event in wanted)
 
     patch.setattr(Feed, "_encode_missed", framed)
 

@@ -25,13 +25,11 @@ SSE: Final = b"text/event-stream"
 HTML: Final = b"text/html; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 CSP: Final = b"content-security-policy"
-_SAFE_HEADERS: Final[Headers] = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"x-frame-options", b"DENY"),
-)
+_SAFE_HEADERS: Final[Headers] = ((b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY"))
+_NOT_KEPT: Final = b"no-store"
 _COMMON_HEADERS: Final[Headers] = (
     *_SAFE_HEADERS,
+    (b"cache-control", _NOT_KEPT),
     (b"referrer-policy", b"no-referrer"),
     (CSP, b"default-src 'none'; frame-ancestors 'none'"),
 )
@@ -41,6 +39,7 @@ _PAGE_HEADERS: Final[Headers] = (*_SAFE_HEADERS, (b"referrer-policy", b"same-ori
 HSTS: Final[Header] = (b"strict-transport-security", b"max-age=31536000")
 _JSON_HEADERS: Final[Headers] = (*_COMMON_HEADERS, (b"content-type", JSON))
 _NO_CONTENT_STATUS: Final = 204
+_BODILESS: Final = frozenset({_NO_CONTENT_STATUS, 304})
 CLOSE: Final = (b"connection", b"close")
 _CACHED_BYTES: Final = 8_192
 _CACHE_ENTRIES: Final = 1_000
@@ -56,6 +55,8 @@ class Answer(msgspec.Struct):
     media: bytes = JSON
     page_policy: bytes = b""
     """What a page may load and do (a Content-Security-Policy); nothing, if it is empty."""
+    kept: bytes = _NOT_KEPT
+    """How long a page, or what it loads, may be kept (Cache-Control). Nothing else may be kept at all."""
 
 
 @dataclass(slots=True)
@@ -101,13 +102,15 @@ def stored_answer(found: Resource) -> Answer:
 def headers_of(answer: Answer) -> list[Header]:
     """Return the headers of an answer."""
     body = answer.body
-    common = _COMMON_HEADERS if not answer.page_policy else (*_PAGE_HEADERS, (CSP, answer.page_policy))
+    common: Headers = _COMMON_HEADERS
+    if answer.page_policy:
+        common = (*_PAGE_HEADERS, (b"cache-control", answer.kept), (CSP, answer.page_policy))
     length = (b"content-length", b"%d" % len(body))
     if answer.media is JSON and body:
         return [*_JSON_HEADERS, length, *answer.headers]
     if body:
         return [*common, (b"content-type", answer.media), length, *answer.headers]
-    return [*_COMMON_HEADERS, *answer.headers, *(() if answer.status == _NO_CONTENT_STATUS else (length,))]
+    return [*common, *answer.headers, *(() if answer.status in _BODILESS else (length,))]
 
 
 async def send_answer(send: Send, answer: Answer) -> None:

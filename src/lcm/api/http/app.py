@@ -6,24 +6,28 @@ else. StreamSender sends the chunks of a stream, and gives up on a client that d
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from lcm.api.gateway.registry import OpenConsoles
 from lcm.api.http.answers import HSTS, Answer, Receive, Scope, Send, Stream, headers_of, send_answer, send_stream_start
 from lcm.api.http.auth import Authenticator, IssuedTokens
 from lcm.api.http.limits import ApiLimits, CallerTurns, OpenStreams, SignInFailures
 from lcm.api.http.metrics import NO_ROUTE_LABEL, ApiMetrics
-from lcm.api.http.problems import BUG, NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
+from lcm.api.http.pages import Pages
+from lcm.api.http.problems import BUG, NO_METHOD, NO_SOCKET, RATE_LIMITED, Declined, bug_answer, error_answer
 from lcm.api.http.refusals import RefusalLog
 from lcm.api.http.request import ClientDisconnected, Request, RequestContext
 from lcm.api.http.routing import GET, Handler, NoQuery, Route, Router
+from lcm.api.http.sockets import SWITCHING_PROTOCOLS, Socket
 from lcm.api.openapi.description import describe
 from lcm.api.routes.plan_shapes import Planner
 from lcm.api.routes.stream import frame, send_heartbeats
 from lcm.api.routes.table import ROUTES
+from lcm.control.access.oidc_browser import BrowserSignIn
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import Feed
@@ -32,6 +36,8 @@ from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import SEES_ALL, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
+from lcm.model.kinds.settings import SystemSettings
+from lcm.settings.load import ShownSetting
 from lcm.system.tasks import run_until_first_ends
 
 if TYPE_CHECKING:
@@ -82,6 +88,7 @@ class StreamSender:
 
 
 _HEAD: Final = "HEAD"
+_READING: Final = frozenset({GET, _HEAD})
 _NO_PROXIES: Final = TrustedProxies()
 _log: Final = structlog.get_logger()
 
@@ -100,8 +107,14 @@ class Api:
         verifier: "Verifier | None" = None,
         plans: Planner | None = None,
         proxies: TrustedProxies = _NO_PROXIES,
+        pages: Pages | None = None,
+        provider: BrowserSignIn | None = None,
+        configuration: Callable[[SystemSettings | None], tuple[ShownSetting, ...]] = lambda _: (),
     ) -> None:
-        """Serve a plane. `verifier` also accepts an issuer's tokens; without `plans` there are no what-if plans."""
+        """Serve a plane. `verifier` also accepts an issuer's tokens; without `plans` there are no what-if plans.
+
+        People sign in with a browser at the `provider`, if there is one. `configuration` lists this process's settings.
+        """
         self._limits = limits or ApiLimits()
         self._router = Router(routes)
         failures = SignInFailures(self._limits)
@@ -111,6 +124,7 @@ class Api:
         self._streams = OpenStreams(self._limits)
         self._turns = CallerTurns(self._limits)
         self._feed = Feed(core.store, frame)
+        self.consoles = OpenConsoles(self._feed, self._limits)
         self.refusals = RefusalLog(core.store, self._limits)
         meter = ApiMetrics()
         self._count = meter.answers.count
@@ -125,18 +139,34 @@ class Api:
             describe(tuple(routes)),
             failures,
             SignIns(core.store, tokens, clock=clock),
+            self.consoles,
+            pages or Pages(),
             plans,
+            provider,
+            configuration,
             proxies=proxies,
         )
+        self.machine_consoles = self._shared.machine_consoles
 
     async def run(self) -> None:
-        """Follow events for open streams, and audit refusals, until cancelled. Without it no stream can be served."""
-        await run_until_first_ends(self._feed.run(), send_heartbeats(self._feed), self.refusals.run())
+        """Follow events for open streams and consoles, and audit refusals, until cancelled.
+
+        Without it no stream can be served.
+        """
+        try:
+            await run_until_first_ends(
+                self._feed.run(), send_heartbeats(self._feed), self.refusals.run(), self.consoles.run()
+            )
+        finally:
+            await self._shared.snapshots.end()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             return self._serve(Request(scope, receive, self._shared), send)
-        return _answer_lifespan(receive, send) if scope["type"] == "lifespan" else _refuse_websocket(receive, send)
+        if scope["type"] == "websocket":
+            seen = {**scope, "method": GET, "scheme": "https" if scope.get("scheme") == "wss" else "http"}
+            return self._serve_socket(Request(seen, receive, self._shared), Socket(scope, receive, send))
+        return _answer_lifespan(receive, send)
 
     async def _serve(self, request: Request, send: Send) -> None:
         time = asyncio.get_running_loop().time
@@ -174,6 +204,36 @@ class Api:
         finally:
             request.release()
 
+    async def _serve_socket(self, request: Request, socket: Socket) -> None:
+        time = asyncio.get_running_loop().time
+        began = time()
+        try:
+            try:
+                await self._open_socket(request, socket, began)
+                status = SWITCHING_PROTOCOLS
+            except LcmError as error:
+                answer = error_answer(error, request.problem(error))
+                status = answer.status
+                await socket.refuse(answer)
+                self.refusals.note(request, error, status)
+            self._count(*_metric_labels(request), status, time() - began)
+        except OSError:
+            return  # the client left
+        except Exception as error:  # noqa: BLE001 - the outermost edge, likewise
+            _log.error("socket met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
+            self._count(*_metric_labels(request), BUG.status, time() - began)
+            await socket.refuse(bug_answer())
+
+    async def _open_socket(self, request: Request, socket: Socket, now: float) -> None:
+        if self._dispatch(request, now) == self._verify_then_dispatch:
+            await self._authenticator.verify(request)
+            self._dispatch(request, asyncio.get_running_loop().time())
+        route = request.route
+        if route is None or route.socket is None:
+            raise Declined(NO_SOCKET, "no WebSocket is served here; /api/openapi.json lists what is")
+        self._authenticator.admit_socket(request, now)
+        await route.socket(request, socket)
+
     async def _handle(self, request: Request, now: float) -> Answer | Stream:
         """Answer a request when it is its caller's turn. Those who run the system do not wait."""
         handler, caller = self._dispatch(request, now), request.caller
@@ -186,7 +246,13 @@ class Api:
         """Return the handler of a request, after its caller was admitted."""
         scope = request.scope
         request.check_headers()
-        place, request.params = self._router.find(scope.get("raw_path") or scope["path"].encode())
+        try:
+            place, request.params = self._router.find(scope.get("raw_path") or scope["path"].encode())
+        except Declined:
+            if scope["method"] not in _READING:
+                raise
+            request.route = self._shared.pages.find_route(request)
+            return request.route.handler
         method = scope["method"]
         route = place.routes.get(GET if method == _HEAD else method)
         if route is None:
@@ -241,11 +307,6 @@ def _metric_labels(request: Request) -> tuple[str, str]:
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _refuse_websocket(receive: Receive, send: Send) -> None:
-    await receive()
-    await send({"type": "websocket.close"})
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:

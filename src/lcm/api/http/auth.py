@@ -15,7 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from lcm.api.http.answers import Headers
+from lcm.api.http.answers import Header, Headers
 from lcm.api.http.limits import ApiLimits, SignInFailures, TokenBuckets
 from lcm.api.http.problems import RATE_LIMITED, UNAUTHORIZED, Declined, ProblemReason
 from lcm.api.http.request import Request
@@ -72,6 +72,7 @@ class IssuedTokens:
 CSRF_HEADER: Final = "X-CSRF-Token"
 SESSION_COOKIE: Final = b"lcm_session"
 CSRF_COOKIE: Final = b"lcm_csrf"
+PENDING_COOKIE: Final = b"lcm_sign_in"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST_PREFIX: Final = b"__Host-"
 """Browsers accept a cookie with this prefix only over https, and only if no other host can have set it."""
@@ -102,6 +103,25 @@ def set_session_cookies(request: Request, session: str, *, now: datetime, expire
 def clear_session_cookies(request: Request) -> Headers:
     """Return the headers that remove a browser's session cookies."""
     return _both_cookies(request, b"", b"", 0)
+
+
+def set_pending_cookie(request: Request, sealed: str, seconds: int) -> Header:
+    """Return the header that has a browser keep a sign-in which it begins elsewhere.
+
+    It comes back from there by a link on another's page: a strict cookie would not be sent then.
+    """
+    rules = b"; Path=/; Max-Age=%d; SameSite=Lax; HttpOnly%s" % (seconds, b"; Secure" if request.is_secure else b"")
+    return (b"set-cookie", b"%s=%s%s" % (_cookie_name(request, PENDING_COOKIE), sealed.encode(), rules))
+
+
+def clear_pending_cookie(request: Request) -> Header:
+    """Return the header that has a browser forget a sign-in that it began."""
+    return set_pending_cookie(request, "", 0)
+
+
+def pending_cookie(request: Request) -> str:
+    """Return the sign-in that a browser began; empty if there is none."""
+    return _cookie_value(request, PENDING_COOKIE).decode("latin-1")
 
 
 def _both_cookies(request: Request, session: bytes, csrf: bytes, seconds: int) -> Headers:
@@ -184,16 +204,31 @@ class Authenticator:
         request.credential = credential
         caller = request.caller = credential.caller
         if caller.role is not Role.SERVICE:
-            self._check_rates(caller, request.scope["method"], now)
+            changes = not policy.read_only and request.scope["method"] not in SAFE_METHODS
+            self._check_rates(caller, now, changes=changes)
             if b"lcm-actor" in request.headers:
                 raise Forbidden("only services may send Lcm-Actor: leave it out")
         if caller.role not in policy.roles:
             raise Forbidden(f"a caller of role {caller.role} may not do this")
         return True
 
-    def _check_rates(self, caller: Caller, method: str, now: float) -> None:
+    def admit_socket(self, request: Request, now: float) -> None:
+        """Check what holds for a WebSocket besides: that no page of others opens it, and not too often.
+
+        Raise Forbidden or Declined. A browser says where a page is from; with a cookie it must.
+        """
+        assert request.credential is not None, "its caller was admitted"
+        if request.credential.session and b"origin" not in request.headers:
+            raise Forbidden("this must come from a page of ours: there is no Origin")
+        if b"origin" in request.headers:
+            check_same_origin(request)
+        caller = request.signed_in
+        if caller.role not in SEES_ALL:
+            _check_rate(self._writes.take(caller.name, now), "more changes than allowed; slow down")
+
+    def _check_rates(self, caller: Caller, now: float, *, changes: bool) -> None:
         _check_rate(self._callers.take(caller.name, now))
-        if caller.role not in SEES_ALL and method not in SAFE_METHODS:
+        if caller.role not in SEES_ALL and changes:
             _check_rate(self._writes.take(caller.name, now), "more changes than allowed; slow down")
 
     async def verify(self, request: Request) -> None:

@@ -42,6 +42,12 @@ class ApiLimits:
     """Sign-ins that may fail in quick succession from one address."""
     streams: int = 20
     """Streams that one caller may have open."""
+    consoles: int = 20
+    """Consoles that one caller may have open."""
+    session_consoles: int = 40
+    """Consoles of one session that may be open, whoever opened them."""
+    all_consoles: int = 1_000
+    """Consoles that may be open in this process; each has a connection to its client and one to its worker."""
     at_once: int = 10
     """Requests of one user or author that are worked on at the same time; the others wait for their turn."""
 

@@ -39,8 +39,11 @@ NO_ROUTE: Final = ProblemReason("NoRoute", 404, "Nothing is here")
 NO_METHOD: Final = ProblemReason("MethodNotAllowed", 405, "No such method here")
 TOO_SLOW: Final = ProblemReason("RequestTimeout", 408, "The body took too long")
 NO_MEDIA: Final = ProblemReason("UnsupportedMediaType", 415, "No such media type here")
+UPGRADE_NEEDED: Final = ProblemReason("UpgradeRequired", 426, "Only a WebSocket is served here")
+NO_SOCKET: Final = ProblemReason("NoRoute", 404, "No WebSocket is here")
 RATE_LIMITED: Final = ProblemReason("RateLimited", 429, "Too many requests")
 BUSY: Final = ProblemReason("Throttled", 503, "Too busy")
+NOT_BUILT: Final = ProblemReason("NotBuilt", 503, "Not built yet")
 BUG: Final = ProblemReason("Bug", 500, "Our mistake")
 _INTERNAL_ERROR: Final = "an error of the server; see its log"
 _QUIET_SECONDS: Final = 60.0
@@ -122,8 +125,9 @@ REASONS: Final[Mapping[int, str]] = {
     413: "TooLarge",
     415: "UnsupportedMediaType",
     422: "Invalid; `faults` names each",
+    426: "UpgradeRequired: open it as a WebSocket",
     429: "RateLimited; `Retry-After` says for how long",
     500: "Bug or Stuck",
-    503: "Later, Throttled, StoreFull or Unreachable; `Retry-After` says for how long",
+    503: "Later, Throttled, StoreFull, Unreachable or NotBuilt; `Retry-After` says for how long",
 }
 """The reasons that an answer of each status may carry."""

@@ -5,8 +5,8 @@ Made by `api.http.app` for every request; nothing here knows a route by name.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from http import HTTPStatus
@@ -15,12 +15,15 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from lcm.api.gateway.registry import OpenConsoles
 from lcm.api.http.answers import CLOSE, Receive, Scope
 from lcm.api.http.limits import ApiLimits, HeldBodies, OpenStreams, SignInFailures
 from lcm.api.http.metrics import ApiMetrics
 from lcm.api.http.problems import AMBIGUOUS, MALFORMED, NO_MEDIA, TOO_SLOW, Declined, ProblemLog, public_problem
 from lcm.api.routes.plan_shapes import Planner
+from lcm.api.routes.row_snapshots import RowSnapshots
 from lcm.control.access.audit import Origin
+from lcm.control.access.oidc_browser import BrowserSignIn
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Credential, Tokens
 from lcm.control.delivery.feed import Feed
@@ -36,10 +39,13 @@ from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError, TooLarge,
 from lcm.model.base.moments import check_moments
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.settings import SystemSettings
+from lcm.settings.load import ShownSetting
 from lcm.store.base import Fence
 from lcm.store.codec import decode_known
 
 if TYPE_CHECKING:
+    from lcm.api.http.pages import Pages
     from lcm.api.http.routing import Route
 
 T = TypeVar("T")
@@ -83,6 +89,23 @@ class ClientDisconnected(Exception):
 
 
 @dataclass(slots=True)
+class MachineConsoles:
+    """Reads what machines write to their consoles, where this process can reach the cloud."""
+
+    read: Callable[[str, str], Awaitable[str]] | None = None
+    """By region and instance id."""
+
+    @contextmanager
+    def read_with(self, read: Callable[[str, str], Awaitable[str]]) -> Iterator[None]:
+        """Read them by a cloud that is open for a while, and then as before."""
+        before, self.read = self.read, read
+        try:
+            yield
+        finally:
+            self.read = before
+
+
+@dataclass(slots=True)
 class RequestContext:
     """What all requests of a process share."""
 
@@ -97,16 +120,25 @@ class RequestContext:
     """The OpenAPI document."""
     failures: SignInFailures
     sign_ins: SignIns
+    consoles: OpenConsoles
+    pages: "Pages"
     plans: Planner | None = None
     """Makes what-if plans; None where this process makes none."""
+    provider: BrowserSignIn | None = None
+    """Where people sign in with a browser; None for links only."""
+    configuration: Callable[[SystemSettings | None], tuple[ShownSetting, ...]] = lambda _: ()
+    """Lists every setting of this process, under the given SystemSettings object."""
+    machine_consoles: MachineConsoles = field(default_factory=MachineConsoles)
     problems: ProblemLog = field(default_factory=ProblemLog)
     bodies: HeldBodies = field(init=False)
+    snapshots: RowSnapshots = field(init=False)
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     acting: Callable[[Caller], Plane] = field(init=False)
     """Returns the plane of a caller; the planes of recent callers are cached."""
 
     def __post_init__(self) -> None:
         self.bodies = HeldBodies(self.limits)
+        self.snapshots = RowSnapshots(self.core, self.feed)
         self.acting = lru_cache(maxsize=1_000)(self.core.plane_for)
 
 

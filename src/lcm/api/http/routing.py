@@ -12,11 +12,13 @@ from urllib.parse import unquote_to_bytes
 from lcm.api.http.answers import JSON, Answer, Stream
 from lcm.api.http.problems import NO_ROUTE, Declined
 from lcm.api.http.request import Request
+from lcm.api.http.sockets import Socket
 from lcm.model.access.identity import EVERYONE, PERMISSIONS, SERVICE, STAFF, Role, Verb
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Kind, Resource
 
 Handler = Callable[[Request], Awaitable[Answer | Stream]]
+SocketHandler = Callable[[Request, Socket], Awaitable[None]]
 
 GET, POST, PUT, PATCH, DELETE = "GET", "POST", "PUT", "PATCH", "DELETE"
 _LONGEST_PATH: Final = 2048
@@ -31,6 +33,8 @@ class Policy:
     """No sign-in is needed."""
     limited: bool = True
     """How often an address may ask is limited, if no sign-in is needed."""
+    read_only: bool = False
+    """Nothing is changed, whatever the method: it does not count as one of a caller's changes."""
 
 
 DENY: Final = Policy()
@@ -84,6 +88,8 @@ class Route:
     """Request headers that this route uses, besides those of every route."""
     also: tuple[int, ...] = ()
     """Statuses that it may answer, besides those that follow from its other fields."""
+    socket: SocketHandler | None = None
+    """Serves those who open it as a WebSocket; `handler` answers all others."""
 
     @property
     def writes(self) -> bool:

@@ -19,7 +19,7 @@ from lcm.control.plane.problems import Problem
 from lcm.control.plane.wire import IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_PATTERN
 from lcm.model.base.data_files import read_data_file
 from lcm.model.base.event import Data
-from lcm.model.base.resource import Part
+from lcm.model.base.resource import END, Part
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.validate import parse_document
 
@@ -159,11 +159,11 @@ _SECURITY: Final = {
 _HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
     "If-Match": (
         "the ETag that the object must still have; 412 if it has another",
-        {"type": "string", "pattern": '^(\\*|"[0-9]{1,15}")$', "examples": ['"42"']},
+        {"type": "string", "pattern": r'^(\*|"[0-9]{1,15}")' + END, "examples": ['"42"']},
     ),
     IDEMPOTENCY_KEY: (
         "repeated with the same key, the request is done once and answered as the first time",
-        {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}$", "examples": ["4f0c2a51-7d0e"]},
+        {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}{END}", "examples": ["4f0c2a51-7d0e"]},
     ),
     "Last-Event-ID": (
         "the id of the last event received; what happened since comes first, or `reset` if that is not known any more",
@@ -175,6 +175,7 @@ _LOCATION: Final = {"description": "where the object is", "schema": {"type": "st
 _PATH_PARAMETERS: Final = {
     "id": ("the object's name or uid", {"type": "string", "minLength": 1, "maxLength": 128}),
     "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
+    "port": ("the console's name", {"type": "string", "minLength": 1, "maxLength": 128}),
     "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
 }
 

@@ -13,6 +13,7 @@ from lcm.api.routes.table import ROUTES
 Json = Any
 """A part of the description."""
 
+_EXAMPLE_PARTS: Final = {"{file}": "lab.yaml", "{port}": "R1_serial"}
 _EXAMPLE_NAMES: Final = {
     "workers": "ccna-worker-1",
     "worker-pools": "ccna",
@@ -53,9 +54,10 @@ token or as `X-API-Key`; `Lcm-Actor` says which controller it is, and `Lcm-Fence
 of a lease.
 
 A browser signs in with a link that `lcm up` or `lcm sign-in` prints, once and within ten minutes, and has a session
-cookie for twelve hours then. What it changes needs the value of the cookie `lcm_csrf` in the header `X-CSRF-Token`, and
-`Origin` or `Sec-Fetch-Site` to say that the page is ours. Sign-ins that fail are limited by address, and answered 429
-with `Retry-After`. A stream ends when its token or session does.
+cookie for twelve hours then. Where `OIDC_CLIENT_ID` is set, it also signs in at the issuer; that session ends with the
+issuer's token, or `OIDC_OUTLIVE_HOURS` later. What a browser changes needs the value of the cookie `lcm_csrf` in the
+header `X-CSRF-Token`, and `Origin` or `Sec-Fetch-Site` to say that the page is ours. Sign-ins that fail are limited by
+address, and answered 429 with `Retry-After`. A stream ends when its token or session does.
 
 Every write is in the audit, which administrators read: who, what, when, from which address, with which token, and the
 `X-Request-ID` that came with it. What controllers report, status and measurements, is in the objects' stories instead.
@@ -138,7 +140,7 @@ def _fill_path(path: str) -> str:
     parts = path.split("/")
     noun = next((part for part in reversed(parts) if part in _EXAMPLE_NAMES), "")
     return "/".join(
-        "lab.yaml" if part == "{file}" else _EXAMPLE_NAMES[noun] if part.startswith("{") else part for part in parts
+        _EXAMPLE_PARTS.get(part) or (_EXAMPLE_NAMES[noun] if part.startswith("{") else part) for part in parts
     )
 
 

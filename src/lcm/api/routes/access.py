@@ -4,18 +4,19 @@ People manage their own tokens, administrators all; only the text of a new token
 code of a sign-in link for session cookies.
 """
 
+import re
 from datetime import datetime, timedelta
 from typing import Annotated, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from msgspec import UNSET, Meta, UnsetType
 
-from lcm.api.http.answers import HTML, NO_CONTENT, Answer, json_answer
+from lcm.api.http.answers import HTML, NO_CONTENT, Answer, Headers, json_answer
 from lcm.api.http.auth import check_same_origin, clear_session_cookies, set_session_cookies
 from lcm.api.http.problems import UNAUTHORIZED
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, PUBLIC, SIGNED_IN, Policy, Route
-from lcm.control.access.audit import AuditFilter, search_records
+from lcm.control.access.audit import AuditFilter, search_newest_records, search_records
 from lcm.control.access.sealing import ClearText, SealedText
 from lcm.control.access.tokens import no_such_token
 from lcm.control.plane.wire import (
@@ -50,7 +51,7 @@ async def _create_token(request: Request) -> Answer:
     name, role = wish.name or caller.name, wish.role or caller.role
     _check_permitted(caller, name, role)
     expires_at = _expiry_of(request, wish.expires_in_seconds)
-    await _check_room(request, name)
+    await check_room(request, name)
     secret, token = await request.shared.tokens.make(
         name,
         role,
@@ -62,7 +63,7 @@ async def _create_token(request: Request) -> Answer:
     return json_answer(TokenMade(token=secret.reveal(), info=token_info(token)), 201)
 
 
-async def _check_room(request: Request, name: str) -> None:
+async def check_room(request: Request, name: str) -> None:
     """Raise NoRoom when somebody has as many tokens, browser sessions included, as one may have."""
     if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
         raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
@@ -158,6 +159,7 @@ _CONFIRM_PAGE: Final = b"""\
 <form method="post"><button>Sign in</button></form></body></html>
 """
 """The form is sent to the page's own address, so that the code is nowhere in the page."""
+_HOST: Final = re.compile(rb"[A-Za-z0-9._-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 _LINK_INVALID: Final = "this link is not valid or has expired: `lcm sign-in` prints a new one"
 
 
@@ -174,7 +176,7 @@ def link_path(code: str) -> str:
 
 async def _create_link(request: Request) -> Answer:
     caller, sign_ins = request.signed_in, request.shared.sign_ins
-    await _check_room(request, caller.name)
+    await check_room(request, caller.name)
     if await sign_ins.count_links(caller.name) >= _MOST_LINKS:
         raise NoRoom(f"{caller.name} has {_MOST_LINKS} sign-in links: use one, or wait until they expire")
     code, expires_at = await sign_ins.make_code(
@@ -206,8 +208,38 @@ async def _sign_out(request: Request) -> Answer:
     credential = request.credential
     if credential is None or not credential.session:
         raise Refused("only a browser's session is signed out; `lcm token revoke ID` ends a token")
-    await request.shared.tokens.revoke(credential.id, writer=request.writer, verb="sign-out", alone=True)
-    return Answer(204, headers=clear_session_cookies(request))
+    tokens = request.shared.tokens
+    made_by = next((one.made_by for one in await tokens.list() if one.id == credential.id), "")
+    await tokens.revoke(credential.id, writer=request.writer, verb="sign-out", alone=True)
+    onwards = await _provider_sign_out(request, made_by)  # it may take seconds: the session is over before
+    return Answer(204, headers=(*clear_session_cookies(request), *onwards))
+
+
+async def _provider_sign_out(request: Request, made_by: str) -> Headers:
+    """Return the header that says where a browser signs out at the provider by which it signed in, if that is known."""
+    provider = request.shared.provider
+    if provider is None or not provider.client.ends_session or made_by != provider.client.issuer:
+        return ()
+    try:
+        url = await provider.sign_out_url(f"{own_address(request)}/")
+    except Refused:
+        return ()
+    return ((b"location", url.encode()),) if url else ()
+
+
+def own_address(request: Request) -> str:
+    """Return the address under which browsers know us: that of OIDC_REDIRECT_URL, or else the one that was asked.
+
+    Raise Refused when the request does not name it.
+    """
+    provider = request.shared.provider
+    if provider is not None and provider.client.redirect_url:
+        known = urlsplit(provider.client.redirect_url)
+        return f"{known.scheme}://{known.netloc}"
+    host = request.headers.get(b"host", b"")
+    if not _HOST.fullmatch(host):
+        raise Refused("the request names no host to come back to: set OIDC_REDIRECT_URL")
+    return f"{'https' if request.is_secure else 'http'}://{host.decode()}"
 
 
 SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
@@ -248,7 +280,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/sign-out",
         _sign_out,
         "signOut",
-        "End the caller's browser session",
+        "End the caller's browser session; Location, if there, is where to sign out at the provider as well",
         policy=SIGNED_IN,
         status=204,
         also=(409,),
@@ -268,6 +300,7 @@ class AuditQuery(Part):
     who: Annotated[_Text, Meta(description="of this caller only")] = ""
     kind: Annotated[_Text, Meta(description="about things of this kind only", examples=["LabWorker"])] = ""
     name: Annotated[_Text, Meta(description="about things of this name only")] = ""
+    newest: Annotated[bool, Meta(description="begin with the newest; otherwise with the oldest")] = False
     limit: Annotated[int, Meta(ge=1, le=LONGEST_PAGE, description="records in a page, at most")] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=256, description="`next` of the page before")] | UnsetType = (
         UNSET
@@ -283,7 +316,12 @@ async def _list_audit(request: Request) -> Answer:
         kind=query.kind,
         name=query.name,
     )
-    found = await search_records(request.shared.core.store, wish, limit=query.limit, after=query.cursor or None)
+    store, after = request.shared.core.store, query.cursor or None
+    if query.newest:
+        now = request.shared.clock.now()
+        found = await search_newest_records(store, wish, limit=query.limit, now=now, after=after)
+    else:
+        found = await search_records(store, wish, limit=query.limit, after=after)
     return json_answer(AuditList(items=tuple(found.records), next=found.next))
 
 
@@ -293,7 +331,7 @@ AUDIT_ROUTES: Final[tuple[Route, ...]] = (
         "/api/audit",
         _list_audit,
         "listAudit",
-        "List who wrote what, newest last",
+        "List who wrote what, oldest first unless the newest are asked for",
         policy=Policy(ADMINS),
         query=AuditQuery,
         answer=AuditList,

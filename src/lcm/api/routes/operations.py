@@ -3,11 +3,13 @@
 Two routes can do more than their operation: the report on costs filters and adds up, and the calendar has a usual span.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from lcm.api.http.answers import JSON, NO_CONTENT, Answer, json_answer, resource_answer
@@ -21,7 +23,9 @@ from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Fault, Gone, Invalid
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.money.billing import local_days, sum_costs_by_day
 
+_MOST_DAYS: Final = timedelta(days=62)
 _SESSIONS: Final = "/api/internal/lablet-sessions/"
 _INSTANCES: Final = "/api/internal/instances/"
 """The older noun under which our own processes reach sessions too."""
@@ -45,7 +49,7 @@ def _route(operation: Operation, path: str, operation_id: str) -> Route:
         _HANDLERS.get(operation.name) or _handler(operation),
         operation_id,
         operation.summary,
-        policy=Policy(operation.permission.roles),
+        policy=Policy(operation.permission.roles, read_only=operation.read_only),
         kind=KINDS[operation.kind.__name__] if operation.kind else None,
         query=operation.query or NoQuery,
         body=operation.body,
@@ -123,9 +127,23 @@ async def _list_costs(request: Request) -> Answer:
         one
         for one in await request.plane.costs(since=since, until=until)
         if query.worker in {"", one.worker_name, one.worker_id}
+        and query.pool in {"", one.pool}
         and (isinstance(query.lab_track, UnsetType) or query.lab_track == one.lab_track)
     ]
-    return json_answer(cost_report(wanted, since=since, until=until, now=now))
+    report = cost_report(wanted, since=since, until=until, now=now)
+    if query.time_zone:
+        days = _days_of(since, min(until, now), query.time_zone)
+        report = msgspec.structs.replace(report, by_day=tuple(sum_costs_by_day(wanted, days, now)))
+    return json_answer(report if query.with_intervals else msgspec.structs.replace(report, intervals=()))
+
+
+def _days_of(since: datetime, until: datetime, zone: str) -> Sequence[tuple[str, datetime, datetime]]:
+    if until - since > _MOST_DAYS:
+        raise Invalid(Fault("time_zone", "too many days", f"ask for at most {_MOST_DAYS.days} days, or leave it out"))
+    try:
+        return local_days(since, until, ZoneInfo(zone)) if since < until else ()
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise Invalid(Fault("time_zone", "there is no such zone", "use a name such as Europe/Berlin")) from error
 
 
 async def _get_calendar(request: Request) -> Answer:

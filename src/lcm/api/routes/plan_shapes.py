@@ -86,10 +86,21 @@ class PlannedTimetable(Part):
     prices: Annotated[Mapping[ShortText, _Price], Meta(max_length=1000)] | UnsetType = UNSET
 
 
-class PlanWish(Part):
-    """A timetable to play, and what to find out: every combination of what is compared, or the smallest fleet."""
+class TimetableFile(Part):
+    """A timetable as a file: YAML, CSV or ICS, by the ending of its name."""
 
-    timetable: PlannedTimetable
+    name: ShortText
+    text: Annotated[str, Meta(max_length=8_000_000)]
+
+
+class PlanWish(Part):
+    """A timetable to play, and what to find out: every combination of what is compared, or the smallest fleet.
+
+    The timetable is either in the form of its YAML, or a file.
+    """
+
+    timetable: PlannedTimetable | None = None
+    file: TimetableFile | None = None
     title: ShortText = "plan"
     compare: Annotated[tuple[_Compared, ...], Meta(max_length=16)] = ()
     smallest: bool = False
@@ -157,8 +168,38 @@ class PlanMachine(msgspec.Struct, frozen=True, kw_only=True):
     until: Moment
 
 
+class PlanLevels(msgspec.Struct, frozen=True, kw_only=True):
+    """A track over time: from each moment on, how many machines ran, and how much of them was claimed."""
+
+    track: str
+    at: tuple[Moment, ...]
+    machines: tuple[Count, ...]
+    claimed_percent: tuple[float, ...]
+
+
+class PlanStretch(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which the same labs were on a planned worker, and how full it was of them."""
+
+    since: Moment
+    until: Moment
+    labs: Count
+    percent: float
+
+
+class PlanSeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A planned worker over time."""
+
+    pool: str
+    track: str
+    number: Count
+    stretches: tuple[PlanStretch, ...]
+
+
 class PlanVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the timetable under one set of choices: how much was wanted, promised, refused and late."""
+    """The result of the timetable under one set of choices: how much was wanted, promised, refused and late.
+
+    `levels` and `seats` are for plots: the longer the plan, the coarser. `remarks` are sentences about the rest.
+    """
 
     name: str
     choices: Mapping[str, str]
@@ -184,6 +225,9 @@ class PlanVariant(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[PlanRefusal, ...]
     late_starts: tuple[PlanLateStart, ...]
     machines: tuple[PlanMachine, ...]
+    levels: tuple[PlanLevels, ...]
+    seats: tuple[PlanSeat, ...]
+    remarks: tuple[str, ...]
     played_seconds: float
 
 
@@ -191,6 +235,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a plan. `smallest` names the cheapest variant that keeps everything, if that was searched."""
 
     title: str
+    heading: str
+    verdict: str
     smallest: str | None
     searched: bool
     variants: tuple[PlanVariant, ...]

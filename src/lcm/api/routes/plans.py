@@ -9,7 +9,7 @@ from lcm.api.http.routing import DELETE, GET, POST, Policy, Route
 from lcm.api.routes.plan_shapes import PlanBaseline, PlanJob, Planner, PlanWish
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane, R
 from lcm.model.access.identity import STAFF
-from lcm.model.base.errors import Gone, Refused, Throttled
+from lcm.model.base.errors import Fault, Gone, Invalid, Refused, Throttled
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
@@ -32,6 +32,8 @@ class PlanReport(str):
 
 async def _begin_plan(request: Request) -> Answer:
     wish = await request.read(PlanWish)
+    if (wish.timetable is None) == (wish.file is None):
+        raise Invalid(Fault("timetable", "either a timetable or a file is needed", "give one of them"))
     plans = request.shared.plans
     if plans is None:
         raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")

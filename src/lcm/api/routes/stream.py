@@ -19,19 +19,19 @@ from lcm.api.http.answers import SSE, Stream
 from lcm.api.http.auth import TokenWatch
 from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, SIGNED_IN, Route
+from lcm.api.routes.snapshot import SNAPSHOT_FRAME, read_snapshot
 from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
-from lcm.control.plane.protocol import LONGEST_PAGE, Plane
-from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Verb
-from lcm.model.base.errors import Later, Relist
+from lcm.model.access.identity import SEES_ALL, Caller
+from lcm.model.base.errors import Fault, Invalid, Later, Relist
 from lcm.model.base.event import Event
-from lcm.model.base.resource import Part
-from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import LabWorker, coarse_status
+from lcm.model.base.resource import Moment, Part
 
 HEARTBEAT_SECONDS: Final = 5.0
 _ID: Final = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,15})\.([0-9]{1,15})")
 
 _RETRY: Final = b"retry: 2000\n\n"
+ALIVE: Final = b": alive\n\n"
+"""A comment, which clients hear and do not read."""
 _encode: Final = msgspec.json.Encoder().encode
 EventId = Annotated[str, Meta(max_length=128)]
 
@@ -53,6 +53,10 @@ class EventsQuery(EventFilters):
     """Which events to receive. `last_event_id` is for clients that cannot send the header of that name."""
 
     snapshot: Annotated[bool, Meta(description="send a new client the current state first")] = True
+    rows: Annotated[
+        bool,
+        Meta(description="send the changed object in brief with each event, and such rows as the snapshot, unfiltered"),
+    ] = False
     last_event_id: EventId = ""
 
 
@@ -68,6 +72,13 @@ class EventSubscription:
     worker_id: str
     types: frozenset[str]
     families: tuple[str, ...]
+    rows: bool = False
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the client asked for less than what it may see."""
+        filters = (self.session_id, self.definition_id, self.owner_id, self.worker_id, self.types, self.families)
+        return any(filters)
 
     def wants(self, event: Event) -> bool:
         """Return whether the client should receive an event."""
@@ -81,44 +92,42 @@ class EventSubscription:
         )
 
 
-class WorkerLine(Part):
-    """A worker in a snapshot."""
+class RowEvent(Part):
+    """An event for a client that asked for rows; `row` is null when an object was removed, or did not change."""
 
-    worker_id: str
-    worker_name: str
+    time: Moment
+    kind: str
+    name: str
     namespace: str
-    phase: str
-    status: str
-    resource_version: int
+    data: msgspec.Raw
+    row: msgspec.Raw
 
 
-class SessionLine(Part):
-    """A session in a snapshot."""
+class Ready(Part):
+    """The end of a snapshot of rows: from now on, events tell what changes after this revision."""
 
-    session_id: str
-    session_name: str
-    namespace: str
-    state: str
-    worker_id: str | None
-    resource_version: int
+    revision: int
+    now: Moment
 
 
-class Snapshot(Part):
-    """A part of the current state that the client may see. What a later event says is newer."""
+def frame(event: Event, at: Position, epoch: str, rows: bool = False) -> bytes:  # noqa: FBT001, FBT002 - as feeds call it
+    """Return an event in the form of a server-sent event, with the row of the changed object if asked for."""
+    data = bytes(event.data) if not rows else _encode(_row_event(event))
+    return b"%s\nevent: %s\ndata: %s\n\n" % (_id_line(at, epoch), event.type.encode(), data)
 
-    workers: tuple[WorkerLine, ...] = ()
-    sessions: tuple[SessionLine, ...] = ()
 
-
-def frame(event: Event, at: Position, epoch: str) -> bytes:
-    """Return an event in the form of a server-sent event."""
-    return b"%s\nevent: %s\ndata: %s\n\n" % (_id_line(at, epoch), event.type.encode(), bytes(event.data))
+def _row_event(event: Event) -> RowEvent:
+    return RowEvent(
+        time=event.time, kind=event.kind, name=event.name, namespace=event.namespace, data=event.data, row=event.row
+    )
 
 
 async def _stream_events(request: Request) -> Stream:
     query = request.query(EventsQuery)
     brought = request.header("last-event-id") or query.last_event_id
-    wanted = subscription_of(request.signed_in, query)
+    wanted = subscription_of(request.signed_in, query, rows=query.rows)
+    if query.rows and query.snapshot and wanted.is_filtered:
+        raise Invalid(Fault("rows", "the snapshot of rows is not filtered", "leave the filters out, or snapshot=false"))
     return Stream(partial(_stream_frames, request, wanted, brought, snapshot=query.snapshot), SSE)
 
 
@@ -129,15 +138,15 @@ async def _stream_frames(
     yield _RETRY
     at = parse_event_id(brought, feed.epoch)
     while True:
+        begun_at = -1
         if at is None:
-            at = Position(feed.revision, WHOLE_COMMIT)
-            held = b"event: %s\ndata: {}\n\n" % (b"reset" if brought else b"hello")
-            if snapshot:
-                async for lines in _read_snapshot(request.plane):
-                    yield held
-                    held = b"event: snapshot\ndata: %s\n\n" % _encode(lines)
-            # The last of them has the id: a client that is cut off before gets everything again when it returns.
-            yield b"%s\n%s" % (_id_line(at, feed.epoch), held)
+            begun = _Beginning(request, b"reset" if brought else b"hello", rows=wanted.rows, snapshot=snapshot)
+            async with aclosing(begun.frames()) as beginning:
+                async for part in beginning:
+                    if not vigil.is_valid():
+                        return
+                    yield part
+            at, begun_at = begun.at, begun.at.revision
         try:
             async with aclosing(feed.follow(wanted, at)) as following:
                 async for frames in following:
@@ -146,6 +155,8 @@ async def _stream_frames(
                     if frames:
                         yield frames
         except Relist:
+            # An id that the client brought says nothing about the snapshot that others are given.
+            request.shared.snapshots.forget(begun_at)
             brought, at = "gone", None
             continue
         except Later as error:
@@ -153,32 +164,60 @@ async def _stream_frames(
         return
 
 
+class _Beginning:
+    """What a client is sent that is new, or whose past is gone. Events follow from the position `at`."""
+
+    def __init__(self, request: Request, greeting: bytes, *, rows: bool, snapshot: bool) -> None:
+        self._request = request
+        self._greeting = greeting
+        self._parts = _no_parts if not snapshot else self._read_rows if rows else self._read_lines
+        self.at = Position(request.shared.feed.revision, WHOLE_COMMIT)
+
+    async def frames(self) -> AsyncGenerator[bytes]:
+        """Yield a greeting and the snapshot. The last frame has the id: who is cut off before gets everything again."""
+        held = b"event: %s\ndata: {}\n\n" % self._greeting
+        async with aclosing(self._parts()) as parts:
+            async for part in parts:
+                if part is ALIVE:
+                    yield part
+                else:
+                    yield held
+                    held = part
+        yield b"%s\n%s" % (_id_line(self.at, self._request.shared.feed.epoch), held)
+
+    async def _read_lines(self) -> AsyncGenerator[bytes]:
+        async for lines in read_snapshot(self._request.plane):
+            yield SNAPSHOT_FRAME % _encode(lines)
+
+    async def _read_rows(self) -> AsyncGenerator[bytes]:
+        """Yield the parts of a snapshot of rows, and heartbeats while it is made. Raises Throttled, or as the store."""
+        making = self._request.shared.snapshots.find()
+        while not (await asyncio.wait({making}, timeout=HEARTBEAT_SECONDS))[0]:
+            yield ALIVE
+        made = making.result()
+        del making
+        self.at, parts = Position(made.revision, WHOLE_COMMIT), made.frames_for(self._request.signed_in)
+        del made  # who does not need it while parts are sent does not hold it
+        for part in parts:
+            yield part
+            await asyncio.sleep(0)  # one part for each client in turn
+        now = self._request.shared.clock.now()
+        yield b"event: ready\ndata: %s\n\n" % _encode(Ready(revision=self.at.revision, now=now))
+
+
+async def _no_parts() -> AsyncGenerator[bytes]:
+    for part in tuple[bytes, ...]():
+        yield part
+
+
 async def send_heartbeats(feed: Feed) -> None:
     """Send every client a heartbeat now and then; this is also when a stream notices that its token is over."""
     while True:
         await asyncio.sleep(HEARTBEAT_SECONDS)
-        feed.broadcast(b": alive\n\n")
+        feed.broadcast(ALIVE)
 
 
-async def _read_snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
-    if plane.caller.role in PERMISSIONS[LabWorker.__name__][Verb.READ]:
-        cursor = None
-        while True:
-            workers = await plane.list(LabWorker, limit=LONGEST_PAGE, cursor=cursor)
-            yield Snapshot(workers=tuple(map(_worker_line, workers.items)))
-            cursor = workers.next
-            if cursor is None:
-                break
-    cursor = None
-    while True:
-        sessions = await plane.list(LabletSession, limit=LONGEST_PAGE, cursor=cursor)
-        yield Snapshot(sessions=tuple(map(_session_line, sessions.items)))
-        cursor = sessions.next
-        if cursor is None:
-            break
-
-
-def subscription_of(caller: Caller, query: EventFilters) -> EventSubscription:
+def subscription_of(caller: Caller, query: EventFilters, *, rows: bool = False) -> EventSubscription:
     """Return what a caller asks for, within what it may see."""
     types = [one.strip() for one in query.event_types.split(",") if one.strip()]
     return EventSubscription(
@@ -190,6 +229,7 @@ def subscription_of(caller: Caller, query: EventFilters) -> EventSubscription:
         worker_id=query.worker_id,
         types=frozenset(one for one in types if not one.endswith("*")),
         families=tuple(one[:-1] for one in types if one.endswith("*")),
+        rows=rows,
     )
 
 
@@ -201,28 +241,6 @@ def parse_event_id(brought: str, epoch: str) -> Position | None:
 
 def _id_line(at: Position, epoch: str) -> bytes:
     return b"id: %s.%d.%d" % (epoch.encode(), at.revision, at.place)
-
-
-def _worker_line(worker: LabWorker) -> WorkerLine:
-    return WorkerLine(
-        worker_id=worker.metadata.uid,
-        worker_name=worker.metadata.name,
-        namespace=worker.metadata.namespace,
-        phase=worker.status.phase,
-        status=coarse_status(worker.status),
-        resource_version=worker.metadata.resource_version,
-    )
-
-
-def _session_line(session: LabletSession) -> SessionLine:
-    return SessionLine(
-        session_id=session.metadata.uid,
-        session_name=session.metadata.name,
-        namespace=session.metadata.namespace,
-        state=session.status.phase,
-        worker_id=session.status.worker_id,
-        resource_version=session.metadata.resource_version,
-    )
 
 
 ROUTES: Final[tuple[Route, ...]] = (

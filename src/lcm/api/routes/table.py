@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from lcm.api.gateway import consoles
 from lcm.api.http.routing import Route
-from lcm.api.routes import access, events, internal, plans, resources, sinks, stream, system
+from lcm.api.routes import access, events, installation, internal, oidc, plans, resources, sinks, stream, system
 from lcm.api.routes.operations import operation_routes
-from lcm.control.plane.operations import FleetOperations, LabOperations, MeasurementOperations, PlacementOperations
+from lcm.control.plane.lab_operations import LabOperations
+from lcm.control.plane.operations import FleetOperations, MeasurementOperations, PlacementOperations
 
 ROUTES: Final[tuple[Route, ...]] = (
     *system.ROUTES,
@@ -20,9 +22,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     *access.SECRET_ROUTES,
     *access.TOKEN_ROUTES,
     *access.SIGN_IN_ROUTES,
+    *oidc.ROUTES,
     *access.AUDIT_ROUTES,
     *operation_routes(PlacementOperations),
     *plans.ROUTES,
     *operation_routes(LabOperations),
+    *consoles.ROUTES,
+    *installation.ROUTES,
     *internal.ROUTES,
 )

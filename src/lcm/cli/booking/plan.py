@@ -21,10 +21,11 @@ from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.sim.plan.fleet_search import OnProgress, PlanProgress, plan
-from lcm.sim.plan.page import page_of
+from lcm.sim.plan.page import page_of, read_look
 from lcm.sim.plan.reading import LiveSystem, inventory_of, read_inventory, read_timetable
 from lcm.sim.plan.report import text_of
-from lcm.sim.plan.results import Comparison, summary
+from lcm.sim.plan.results import Comparison
+from lcm.sim.plan.summary import summary
 from lcm.sim.plan.variant import read_variants
 from lcm.system.clock import SystemClock
 
@@ -81,7 +82,7 @@ def plan_(
         comparison = plan(timetable.stem, found, wanted, search=smallest, cores=cores, heard=heard)
     _print_comparison(comparison, as_json=as_json)
     if html is not None:
-        _write_page(html, page_of(comparison))
+        _write_page(html, page_of(comparison, read_look()))
         render.print_message(f"the page with plots is {html}")
     if smallest and comparison.smallest is None:
         raise typer.Exit(_EXIT_NO_FLEET)

@@ -122,7 +122,7 @@ class _DocumentDumper(yaml.CSafeDumper):
 
 
 _DocumentDumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern})$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOAT.pattern})\Z"), list("-+.0123456789")
 )
 
 

@@ -98,6 +98,8 @@ def _row(record: "AuditRecord") -> tuple[str, ...]:
     deeds = [f"{deed.verb} {deed.kind}/{deed.name}" for deed in record.deeds[:_SHOWN]]
     more = len(record.deeds) - len(deeds)
     did = ", ".join(deeds) + (f" and {more} more" if more else "")
+    if record.detail:
+        did += f" ({record.detail})"
     if record.refused:
         did = f"refused: {did} ({record.refused})" + (f", {record.left_out} more before" if record.left_out else "")
     revision = "" if record.revision is None else str(record.revision)

@@ -22,7 +22,7 @@ from lcm.cli.output.render import format_second, print_line, print_message
 from lcm.cli.server.up import Data, with_options
 from lcm.compose.api import open_store
 from lcm.compose.outside import artifact_store, artifacts_folder
-from lcm.control.access.tokens import SIGN_INS_PREFIX, TOKENS_PREFIX
+from lcm.control.access.tokens import SIGN_INS_PREFIX, TOKENS_PREFIX, USED_SIGN_INS_PREFIX
 from lcm.control.upkeep.installation import PRESENCE_TTL_SECONDS
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Gone, Invalid, Refused, Stuck, TooLarge
@@ -230,7 +230,7 @@ async def _restore(settings: Settings, file: Path, *, yes: bool, drop_tokens: bo
         )
         await _restore_files(settings, files_archive_of(file))
         epoch = new_epoch()
-        without = [SIGN_INS_PREFIX, *([TOKENS_PREFIX] if drop_tokens else [])]
+        without = [SIGN_INS_PREFIX, USED_SIGN_INS_PREFIX, *([TOKENS_PREFIX] if drop_tokens else [])]
         await _restore_store(store, file, epoch, alone=settings.engine == "sqlite", without=without)
     print_line(f"Restored under the new epoch {epoch}: clients that follow events start again.")
 

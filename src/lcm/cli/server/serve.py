@@ -13,6 +13,7 @@ from lcm.model.base.errors import Later
 from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.system import log
+from lcm.system.clock import spare_loaded_code
 from lcm.system.tasks import stop_on_signals
 
 Parts = Annotated[
@@ -57,6 +58,7 @@ async def _run_api(settings: Settings, parts: list[ProcessPart], stop: asyncio.E
             print_message(
                 "Nobody can sign in yet: `lcm token create NAME --role admin --offline` creates the first token."
             )
+        spare_loaded_code()
         await running.parts.wait_until(stop)
 
 

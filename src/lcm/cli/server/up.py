@@ -33,7 +33,7 @@ from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.sim.cml.pace import FASTEST
 from lcm.system import log
-from lcm.system.clock import SystemClock
+from lcm.system.clock import SystemClock, spare_loaded_code
 from lcm.system.tasks import stop_on_signals
 
 
@@ -206,6 +206,7 @@ async def _run_until_stopped(
         if log_file and can_redraw():
             plane = it.running.control.plane_for(_READER)
             it.running.parts.start("status line", keep_status_line(plane, SystemClock()))
+        spare_loaded_code()
         await it.running.parts.wait_until(stop)
         print_line("Stopping.")
     print_line("Stopped; everything is on disk.")

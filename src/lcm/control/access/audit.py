@@ -25,7 +25,11 @@ _CODEC: Final = Codec()
 _PAGE: Final = 500
 _MAX_PAGES: Final = 10
 """How many pages are searched for one answer, however few records in them match."""
-_CURSOR: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[!-~]{1,128}")
+_CURSOR: Final = re.compile(r"([0-9]{8}T[0-9]{6}\.[0-9]{6}Z)(-[!-~]{1,128})?")
+_STAMP: Final = "%Y%m%dT%H%M%S.%fZ"
+_FIRST_SPAN: Final = timedelta(hours=1)
+_SHORTEST_SPAN: Final = timedelta(milliseconds=1)
+"""Stores are read forwards. Backwards, a span of time is read after the other, made so long that a page holds it."""
 
 
 class Origin(NamedTuple):
@@ -66,6 +70,8 @@ class AuditRecord(Part):
     """Why it was not done; empty for what was."""
     left_out: int = 0
     """How many refusals of this caller before this one were not recorded, as there were too many."""
+    detail: str = ""
+    """What there is to say of it besides: for example how long a console was open."""
 
 
 class AuditFilter(NamedTuple):
@@ -79,7 +85,7 @@ class AuditFilter(NamedTuple):
 
 
 class AuditPage(NamedTuple):
-    """Records, newest last; `next` is the cursor of the next page, None at the end."""
+    """Records in the order that was asked for; `next` is the cursor of the next page, None at the end."""
 
     records: Sequence[AuditRecord]
     next: str | None
@@ -95,6 +101,7 @@ def make_record(
     epoch: str,
     refused: str = "",
     left_out: int = 0,
+    detail: str = "",
 ) -> Put:
     """Return the operation that must be part of the commit that does this, or that records why it was refused."""
     record = AuditRecord(
@@ -109,6 +116,7 @@ def make_record(
         epoch=epoch,
         refused=refused,
         left_out=left_out,
+        detail=detail,
     )
     return Put(f"{AUDIT_PREFIX}{_stamp(at)}-{name}", _CODEC.encode(record), at=ABSENT)
 
@@ -119,9 +127,9 @@ def author_of(caller: Caller) -> str:
 
 
 async def search_records(store: Store, wish: AuditFilter, *, limit: int, after: str | None = None) -> AuditPage:
-    """Search the records. A page may hold fewer than the limit, or none, and yet not be the last."""
-    if after is not None and not _CURSOR.fullmatch(after):
-        raise Invalid(Fault("cursor", "not a cursor of the audit", "use `next` of the page before"))
+    """Search the records, newest last. A page may hold fewer than the limit, or none, and yet not be the last."""
+    if after is not None:
+        _parse_cursor(after)
     start = after or (_stamp(wish.since) if wish.since else "")
     end = AUDIT_PREFIX + (_stamp(wish.until) if wish.until else "~")
     revision = (await store.scan(AUDIT_PREFIX, limit=1)).revision
@@ -142,6 +150,49 @@ async def search_records(store: Store, wish: AuditFilter, *, limit: int, after: 
     return AuditPage(found, cursor.key.removeprefix(AUDIT_PREFIX))
 
 
+async def search_newest_records(
+    store: Store, wish: AuditFilter, *, limit: int, now: datetime, after: str | None = None
+) -> AuditPage:
+    """Search the records, newest first. A page may hold fewer than the limit, or none, and yet not be the last."""
+    top = min(now, wish.until or now) if after is None else _parse_cursor(after)
+    high = AUDIT_PREFIX + (after or (_stamp(wish.until) if wish.until else "~"))
+    oldest = await store.scan(AUDIT_PREFIX, limit=1)
+    if not oldest.entries:
+        return AuditPage((), None)
+    low = _parse_cursor(oldest.entries[0].key.removeprefix(AUDIT_PREFIX))
+    low = max(low, wish.since or low)
+    found, span = list[AuditRecord](), _FIRST_SPAN
+    for _ in range(_MAX_PAGES):
+        begin = top - span if top - low > span else low
+        start = Cursor(oldest.revision, AUDIT_PREFIX + _stamp(begin))
+        entries = await _read_between(store, start, high, whole=span <= _SHORTEST_SPAN)
+        if entries is None:
+            span = max(span / 8, _SHORTEST_SPAN)
+            continue
+        for entry in reversed(entries):
+            found += _matching_record(entry, wish, store.epoch)
+            if len(found) == limit:
+                return AuditPage(found, entry.key.removeprefix(AUDIT_PREFIX))
+        if begin <= low:
+            return AuditPage(found, None)
+        top, high = begin, AUDIT_PREFIX + _stamp(begin)
+        span = span * 4 if len(entries) < _PAGE // 8 else span
+    return AuditPage(found, high.removeprefix(AUDIT_PREFIX))
+
+
+async def _read_between(store: Store, start: Cursor, high: str, *, whole: bool) -> Sequence[Entry] | None:
+    """Read the records after a cursor and before a key; None when they fill more than a page, unless all are wanted."""
+    found, cursor = list[Entry](), start
+    while True:
+        page = await store.scan(AUDIT_PREFIX, limit=_PAGE, cursor=cursor)
+        found += (entry for entry in page.entries if entry.key < high)
+        if page.next is None or page.next.key >= high:
+            return found
+        if not whole:
+            return None
+        cursor = page.next
+
+
 def is_older_record(entry: Entry, before: datetime) -> bool:
     """Return whether a record is from before a moment."""
     return entry.key < AUDIT_PREFIX + _stamp(before)
@@ -156,4 +207,13 @@ def _matching_record(entry: Entry, wish: AuditFilter, epoch: str) -> Iterator[Au
 
 
 def _stamp(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
+    return f"{moment.astimezone(UTC):{_STAMP}}"
+
+
+def _parse_cursor(text: str) -> datetime:
+    """Return the moment of a cursor, which is a record's key or the beginning of one. Raise Invalid if it is none."""
+    found = _CURSOR.fullmatch(text)
+    try:
+        return datetime.strptime(found[1] if found else "", _STAMP).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise Invalid(Fault("cursor", "not a cursor of the audit", "use `next` of the page before")) from error

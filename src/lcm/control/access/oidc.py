@@ -1,13 +1,13 @@
 """Tokens of an OpenID Connect issuer: who holds one, with which role, and until when.
 
-Called by `api` for bearer tokens that are not ours. A refusal is a value, not an error: its reason goes to the log
-and the problem document, and neither contains any part of the token. Only an issuer that cannot be asked for a key is
-an error. Cheap checks come first, so that garbage, foreign and expired tokens never cause a request; the order does
-not change who is accepted.
+Called by `api` for bearer tokens that are not ours, and by `oidc_browser` for those that come of a browser's sign-in.
+A refusal is a value, not an error: its reason goes to the log and the problem document, and neither contains any part
+of the token. Only an issuer that cannot be asked for a key is an error. Cheap checks come first, so that garbage,
+foreign and expired tokens never cause a request; the order does not change who is accepted.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -44,6 +44,7 @@ class TokenRefusalReason(StrEnum):
     SIGNATURE = "TokenSignature"
     SUBJECT = "TokenSubject"
     ROLE = "TokenRole"
+    NONCE = "TokenNonce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,17 @@ def check_claims(claims: Claims, trust: IssuerTrust, now: datetime) -> TokenRefu
         registry.validate({name: claims[name] for name in _CLAIM_REFUSALS if name in claims})
     except ClaimError as error:
         return _CLAIM_REFUSALS[error.claim.rpartition(",")[2]]
+    return None
+
+
+def check_party(claims: Claims, *, client_id: str, nonce: str) -> TokenRefusal | None:
+    """Return why an id token does not answer our request, made with this nonce; None when it does."""
+    if claims.get("nonce") != nonce:
+        return TokenRefusal(TokenRefusalReason.NONCE, "the token answers another sign-in")
+    audience, party = claims.get("aud"), claims.get("azp")
+    shared = isinstance(audience, list) and len(audience) > 1
+    if (party is not None or shared) and party != client_id:
+        return _CLAIM_REFUSALS["aud"]
     return None
 
 
@@ -235,9 +247,21 @@ class Verifier:
         Raises Later or Stuck when the token's key is not known and the issuer could not be asked for it.
         """
         read = _parse_token(token)
+        return read if isinstance(read, TokenRefusal) else await self._verify(read, self._trust)
+
+    async def verify_id_token(self, token: str, *, client_id: str, nonce: str) -> VerifiedCaller | TokenRefusal:
+        """Return whom the issuer signed in for us, in answer to our own request, which the nonce proves.
+
+        Raises as `verify` does.
+        """
+        read = _parse_token(token)
         if isinstance(read, TokenRefusal):
             return read
-        refusal = check_claims(read.claims, self._trust, self._clock.now()) or await self._check_signature(read)
+        meant = check_party(read.claims, client_id=client_id, nonce=nonce)
+        return meant or await self._verify(read, replace(self._trust, audiences=frozenset({client_id})))
+
+    async def _verify(self, read: _ParsedToken, trust: IssuerTrust) -> VerifiedCaller | TokenRefusal:
+        refusal = check_claims(read.claims, trust, self._clock.now()) or await self._check_signature(read)
         if refusal:
             return refusal
         caller = caller_of(read.claims, self._trust)

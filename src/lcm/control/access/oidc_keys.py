@@ -9,12 +9,13 @@ import asyncio
 import json
 import re
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote_plus, urlsplit
 
 import httpx
 import structlog
@@ -32,10 +33,11 @@ _MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})\b", re.IGNO
 
 
 class FetchedDocument(NamedTuple):
-    """A document and its server's Cache-Control header."""
+    """A document, its server's Cache-Control header, and the status."""
 
     body: bytes
     cache_control: str = ""
+    status: int = 200
 
 
 class Fetch(Protocol):
@@ -45,6 +47,17 @@ class Fetch(Protocol):
         """Fetch a document of limited size, within limited time, without redirects. May be repeated.
 
         Raises Later when it did not come, Stuck when only a person can change that.
+        """
+        ...
+
+
+class FormFetch(Fetch, Protocol):
+    """Also sends forms to it."""
+
+    async def post(self, url: str, form: Mapping[str, str], credentials: tuple[str, str] | None) -> FetchedDocument:
+        """Send a form, with user and password if given, and return the answer, also one that refuses it.
+
+        The same limits hold. Raises as `get` does; the other side may have acted all the same.
         """
         ...
 
@@ -188,14 +201,25 @@ class IssuerKeys:
         self._fresh = cache_lifetime(answer.cache_control)
 
     async def _discover(self) -> str:
-        url = self._issuer.rstrip("/") + _DISCOVERY_PATH
-        found = _parse_document(await self._fetch.get(url), url)
-        if found.get("issuer") != self._issuer:
-            raise Stuck("OidcIssuer", f"{url} names another issuer; write OIDC_ISSUER exactly as it does")
-        jwks_url = found.get("jwks_uri")
-        if not isinstance(jwks_url, str) or not is_trustworthy(jwks_url):
-            raise Stuck("OidcKeys", f"{url} names no trusted jwks_uri; it must begin with https://")
-        return jwks_url
+        return named_address(await discover(self._issuer, self._fetch), "jwks_uri")
+
+
+async def discover(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
+    """Fetch what an issuer says about itself. Raises Later, or Stuck if it names another issuer."""
+    url = issuer.rstrip("/") + _DISCOVERY_PATH
+    found = _parse_document(await fetch.get(url), url)
+    if found.get("issuer") != issuer:
+        raise Stuck("OidcIssuer", f"{url} names another issuer; write OIDC_ISSUER exactly as it does")
+    return found
+
+
+def named_address(discovered: Mapping[str, Any], name: str) -> str:
+    """Return an address that an issuer's discovery document names. Raises Stuck unless it can be trusted."""
+    url = discovered.get(name)
+    if not isinstance(url, str) or not is_trustworthy(url):
+        issuer = discovered.get("issuer")
+        raise Stuck("OidcKeys", f"{issuer}{_DISCOVERY_PATH} names no trusted {name}; it must begin with https://")
+    return url
 
 
 def _parse_document(answer: FetchedDocument, url: str) -> Mapping[str, Any]:
@@ -230,6 +254,8 @@ FETCH_SECONDS: Final = 5.0
 
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "lcm"}
 _OK: Final = 200
+_BAD_REQUEST, _UNAUTHORIZED = 400, 401
+"""How a form is refused, with the reason in the body."""
 _TOO_MANY_REQUESTS: Final = 429
 
 
@@ -248,10 +274,24 @@ class HttpFetch:
         self._limit_seconds = limit_seconds
 
     async def get(self, url: str) -> FetchedDocument:
+        return await self._ask(httpx.Request("GET", url), frozenset({_OK}))
+
+    async def post(self, url: str, form: Mapping[str, str], credentials: tuple[str, str] | None) -> FetchedDocument:
+        headers = {}
+        if credentials:
+            # Each half is encoded as in a form, and only then are they joined: RFC 6749, 2.3.1.
+            pair = ":".join(quote_plus(half) for half in credentials)
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        request = httpx.Request("POST", url, data=dict(form), headers=headers)
+        return await self._ask(request, frozenset({_OK, _BAD_REQUEST, _UNAUTHORIZED}))
+
+    async def _ask(self, request: httpx.Request, accepted: frozenset[int]) -> FetchedDocument:
+        url = str(request.url)
         assert is_trustworthy(url)
+        request.headers.update(_HEADERS)
         try:
             async with asyncio.timeout(self._limit_seconds), self._client(url) as client:
-                return await self._read_answer(client, url)
+                return await self._read_answer(client, request, accepted)
         except TimeoutError:
             raise Unreachable(f"no answer from {url} within {self._limit_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -263,20 +303,26 @@ class HttpFetch:
         # Plain http needs no certificate authorities, and loopback addresses must not go through a proxy.
         trusted = False if urlsplit(url).scheme == "http" else self._trusted or _default_tls()
         limit, remote = self._limit_seconds, not is_loopback(url)
-        return httpx.AsyncClient(headers=_HEADERS, verify=trusted, timeout=limit, trust_env=remote)
+        return httpx.AsyncClient(verify=trusted, timeout=limit, trust_env=remote)
 
-    async def _read_answer(self, client: httpx.AsyncClient, url: str) -> FetchedDocument:
-        async with client.stream("GET", url) as response:
+    async def _read_answer(
+        self, client: httpx.AsyncClient, request: httpx.Request, accepted: frozenset[int]
+    ) -> FetchedDocument:
+        url = request.url
+        response = await client.send(request, stream=True)
+        try:
             if response.status_code == _TOO_MANY_REQUESTS:
                 raise Throttled(f"{url} asks us to slow down")
-            if response.status_code != _OK:  # redirects too: the issuer's discovery names the exact addresses
+            if response.status_code not in accepted:  # redirects too: discovery names the exact addresses
                 raise Unreachable(f"{url} answered with HTTP {response.status_code}")
             body = b""
             async for part in response.aiter_raw():
                 body += part
                 if len(body) > self._limit_bytes:
                     raise Unreachable(f"{url} answered with more than {self._limit_bytes} bytes")
-            return FetchedDocument(body, response.headers.get("cache-control", ""))
+            return FetchedDocument(body, response.headers.get("cache-control", ""), response.status_code)
+        finally:
+            await response.aclose()
 
 
 @cache

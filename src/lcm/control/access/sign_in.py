@@ -1,19 +1,27 @@
 """Sign-in with a browser: a link that works once and for minutes, exchanged for a session of half a day.
 
 Used by `api`, and by `cli`, which prints the first link; housekeeping removes unused codes. Only the SHA-256 of a
-link's code is stored. A session is a token like others: listed, revocable, expiring.
+link's code is stored. A session is a token like others: listed, revocable, expiring. Who signed in at a provider gets
+a session likewise; that this was done is noted until it could no longer be tried again.
 """
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from lcm.control.access.audit import AuditedAction
-from lcm.control.access.tokens import LINK_AUDIT_KIND, SIGN_INS_PREFIX, Credential, Tokens, digest_of
+from lcm.control.access.tokens import (
+    LINK_AUDIT_KIND,
+    SIGN_INS_PREFIX,
+    USED_SIGN_INS_PREFIX,
+    Credential,
+    Tokens,
+    digest_of,
+)
 from lcm.control.objects.writer import Writer
-from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode
+from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode, UsedSignIn
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict
@@ -26,6 +34,15 @@ SESSION_LIFE: Final = timedelta(hours=12)
 _MAX_CODE_LENGTH: Final = 200
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
+
+
+class SignInUse(NamedTuple):
+    """One sign-in at a provider, which makes one session."""
+
+    issuer: str
+    state: str
+    expires_at: datetime
+    """Until when it could be tried again."""
 
 
 class SignIns:
@@ -86,6 +103,33 @@ class SignIns:
             return None  # another request used the code at the same time
         _log.info("signed in", id=token.id, name=token.name, role=token.role)
         return secret, token
+
+    async def begin_session(
+        self, caller: Caller, bound: datetime, use: SignInUse, writer_for: Callable[[Caller], Writer]
+    ) -> tuple[Secret, AccessToken] | None:
+        """Begin a session of somebody whom a provider identified; it ends by `bound`. None if that was done before."""
+        secret, token = self._tokens.draft(
+            caller.name,
+            caller.role,
+            expires_at=min(self._clock.now() + SESSION_LIFE, bound),
+            session=True,
+            bound=bound,
+            made_by=use.issuer,
+        )
+        note = Put(
+            USED_SIGN_INS_PREFIX + digest_of(use.state), _CODEC.encode(UsedSignIn(expires_at=use.expires_at)), at=ABSENT
+        )
+        try:
+            await self._tokens.write(token, note, writer=writer_for(caller), verb="sign-in")
+        except Conflict:
+            return None
+        _log.info("signed in", id=token.id, name=token.name, role=token.role, issuer=use.issuer)
+        return secret, token
+
+
+def is_expired_use(entry: Entry, now: datetime) -> bool:
+    """Return whether a sign-in at a provider could not be tried again any more."""
+    return _CODEC.decode(entry.value, UsedSignIn).expires_at <= now
 
 
 def is_expired_code(entry: Entry, now: datetime) -> bool:

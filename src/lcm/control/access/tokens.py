@@ -32,6 +32,7 @@ from lcm.system.clock import new_id, new_token
 T = TypeVar("T", AccessToken, SignInCode)
 TOKENS_PREFIX: Final = "tokens/"
 SIGN_INS_PREFIX: Final = "sign-ins/"
+USED_SIGN_INS_PREFIX: Final = "used-sign-ins/"
 LINK_AUDIT_KIND: Final = "SignInLink"
 """What the audit calls a sign-in link."""
 SERVICE_NAME: Final = "service"

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from lcm.control.objects.records import CODEC, UIDS, encode_checked, read_entry
-from lcm.model.base.capacity import Amount, utilization
+from lcm.model.base.capacity import Amount, Claim, utilization
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import LabWorker
@@ -97,7 +98,7 @@ def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime
 
 def _new_interval(worker: LabWorker, prices: PriceBook, since: datetime) -> BillingInterval | None:
     """Return the interval that begins at a moment; None when nothing has to be paid."""
-    facts, aws = worker.status.ec2, worker.spec.aws
+    facts, aws, owner = worker.status.ec2, worker.spec.aws, worker.metadata.owner
     state, kind = _BILLED_STATES.get(facts.state), facts.instance_type or aws.instance_type
     if state is None:
         return None
@@ -112,6 +113,7 @@ def _new_interval(worker: LabWorker, prices: PriceBook, since: datetime) -> Bill
         state=state,
         usd_hourly=_usd_hourly(worker, state, kind, prices),
         since=since,
+        pool=owner.name if owner and owner.kind == LabWorkerPool.__name__ else "",
     )
 
 
@@ -174,6 +176,17 @@ def cost_of(
     return (sum(parts, Decimal(0)) / _HOUR).quantize(_ROUNDING) if parts else None
 
 
+def estimate_cost(claim: Claim, capacity: Amount, usd_hourly: Decimal) -> Decimal:
+    """Return what a session costs whose claim lasts to its end, on a worker of this capacity."""
+    return (usd_hourly * share_of(claim.need, capacity) * _seconds(claim.start, claim.end) / _HOUR).quantize(_ROUNDING)
+
+
+def share_of(need: Amount, capacity: Amount) -> Decimal:
+    """Return the part of a worker that a need keeps from others, at most 1."""
+    used = utilization(need, capacity)
+    return Decimal(str(round(min(1.0, max(used[name] for name in _SHARED_AMOUNTS)), 6)))
+
+
 def _placed_at(session: LabletSession, now: datetime) -> datetime:
     """Return when a session came onto the worker it is on."""
     lines = list(takewhile(lambda line: line.phase in ON_WORKER_PHASES, reversed(session.status.history)))
@@ -188,8 +201,7 @@ def _share(session: LabletSession, worker: LabWorker | None, paid: BillingInterv
     claim, capacity = session.status.claim, worker.status.capacity if worker else _type_capacity(paid)
     if claim is None or capacity is None:
         return Decimal(1)
-    used = utilization(claim.need, capacity)
-    return Decimal(str(round(min(1.0, max(used[name] for name in _SHARED_AMOUNTS)), 6)))
+    return share_of(claim.need, capacity)
 
 
 def _type_capacity(paid: BillingInterval) -> Amount | None:

@@ -5,24 +5,38 @@ that could not be rewritten with the ports of a session is refused, with the lin
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from lcm.control.objects.records import read_entry
-from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
+from lcm.control.objects.records import find_record, read_entry
+from lcm.control.objects.writer import Writer
+from lcm.control.plane.protocol import Ref, SessionRef
+from lcm.model.base.errors import Fault, Gone, Invalid, Refused, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.worker import LabType, LabWorker
-from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
+from lcm.model.topology.lab import (
+    DefinitionTopology,
+    LabGraph,
+    ParsedLab,
+    TopologyFault,
+    TopologyReport,
+    compute_needs,
+    graph_of,
+    parse_lab,
+    rewrite,
+)
 from lcm.model.topology.lab_text import MAX_BYTES
 from lcm.model.topology.node_definitions import KnownNode, NodeSize, list_known_nodes, sizes_of
 from lcm.model.topology.ports import OPEN_PORTS
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
 from lcm.store.base import Store, scan_all
 
+_T = TypeVar("_T")
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
 _CML_TYPES: Final = frozenset({LabType.CML, LabType.HYBRID})
@@ -31,6 +45,8 @@ _INLINE_BYTES: Final = 4_000
 """Up to this size a lab file is checked at once, which takes about ten milliseconds."""
 _CHECKING: Final = ThreadPoolExecutor(1, thread_name_prefix="lab-files")
 """Checks larger ones, one after the other: several at once would leave little time to everything else."""
+_DRAWN_ITEMS: Final = 50_000
+"""Nodes and links of the pictures that are kept, about twenty megabytes."""
 _SHOWN_PORTS: Final = 5
 NO_PORTS: Final = Fault(
     "nodes",
@@ -52,7 +68,7 @@ async def upload_topology(
     artifacts: Artifacts, store: Store, data: bytes, declared: Mapping[str, NodeSize]
 ) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
-    lab = await _check_in_thread(data)
+    lab = await _run_on(data, check_lab_file)
     needed, faults = None, [] if lab.port_template else [NO_PORTS]
     try:
         needed = compute_needs(lab, sizes_of(await read_node_definitions(store, declared)))
@@ -69,8 +85,83 @@ async def upload_topology(
         needs=needed,
         port_template=lab.port_template,
         node_definitions=lab.node_definitions,
+        graph=graph_of(lab),
         faults=tuple(TopologyFault(path=one.path, problem=one.problem, remedy=one.remedy) for one in faults),
     )
+
+
+class LabGraphs:
+    """Pictures of lab files, by their digests. What a digest stands for never changes; the least used are forgotten."""
+
+    def __init__(self, most_items: int = _DRAWN_ITEMS) -> None:
+        self._most = most_items
+        self._known: OrderedDict[str, LabGraph | None] = OrderedDict()
+        self._items = 0
+        self._drawing = asyncio.Lock()
+        """One at a time, so that many who look at one lab have it parsed once, and authors wait for one at most."""
+
+    async def read(self, artifacts: Artifacts, topology: Topology) -> LabGraph | None:
+        """Return the picture of a file, which is fetched if need be; None if it cannot be read. Raise Gone or Stuck."""
+        if topology.digest in self._known:
+            return self._recall(topology.digest)
+        return await self.draw(await _read_file(artifacts, topology))
+
+    async def draw(self, data: bytes) -> LabGraph | None:
+        """Return the picture of a file; None if it cannot be read."""
+        digest = digest_of(data)
+        async with self._drawing:
+            if digest not in self._known:
+                self._keep(digest, await _run_on(data, _draw_lab))
+            return self._recall(digest)
+
+    def _recall(self, digest: str) -> LabGraph | None:
+        self._known.move_to_end(digest)
+        return self._known[digest]
+
+    def _keep(self, digest: str, graph: LabGraph | None) -> None:
+        self._known[digest] = graph
+        self._items += _count_items(graph)
+        while self._items > self._most and len(self._known) > 1:
+            self._items -= _count_items(self._known.popitem(last=False)[1])
+
+
+def _draw_lab(data: bytes) -> LabGraph | None:
+    try:
+        return graph_of(parse_lab(data))
+    except (Invalid, TooLarge):  # one from before a rule was made
+        return None
+
+
+def _count_items(graph: LabGraph | None) -> int:
+    return 1 + (len(graph.nodes) + len(graph.links) if graph else 0)
+
+
+async def read_topology(artifacts: Artifacts, graphs: LabGraphs, definition: LabletDefinition) -> DefinitionTopology:
+    """Read the lab file of a definition. Raise Gone or Stuck when it is not there as the definition says."""
+    data = await _read_file(artifacts, definition.spec.topology)
+    graph = await graphs.draw(data) if definition.spec.lab_type in _CML_TYPES else None
+    return DefinitionTopology(text=data.decode(errors="replace"), graph=graph)
+
+
+async def _read_file(artifacts: Artifacts, topology: Topology) -> bytes:
+    return await artifacts.get(topology.uri, digest=topology.digest, limit_bytes=MAX_BYTES)
+
+
+async def read_session_graph(artifacts: Artifacts, graphs: LabGraphs, writer: Writer, ref: SessionRef) -> LabGraph:
+    """Read the nodes and links of a session's lab, as its definition has them; whoever sees the session sees those.
+
+    Raise Gone when there is no such session for this caller, or its lab file is not there any more; Refused for a lab
+    that is not CML's.
+    """
+    session = await writer.read(ref)
+    record = await find_record(writer.store, Ref(LabletDefinition, session.spec.definition, ref.namespace))
+    if record is None:
+        raise Gone(f"the definition of session {ref.name} is gone")
+    spec = record.resource.spec
+    graph = await graphs.read(artifacts, spec.topology) if spec.lab_type in _CML_TYPES else None
+    if graph is None:
+        raise Refused(f"there is no picture of {session.spec.definition}: its file is not a CML lab that can be read")
+    return graph
 
 
 async def complete_definition(
@@ -88,7 +179,7 @@ async def complete_definition(
     needs = definition.spec.resource_requirements
     sizes = sizes_of(await read_node_definitions(store, declared)) if needs is None else {}
     try:
-        spec = _derive_spec(definition.spec, await _check_in_thread(data), data, sizes)
+        spec = _derive_spec(definition.spec, await _run_on(data, check_lab_file), data, sizes)
     except Invalid as error:
         faults = [
             one if one.path.startswith("spec.") else Fault(f"spec.topology: {one.path}", one.problem, one.remedy)
@@ -110,11 +201,11 @@ def check_lab_file(data: bytes) -> ParsedLab:
     return lab
 
 
-async def _check_in_thread(data: bytes) -> ParsedLab:
-    """Check a lab file; a large one in a thread, so that it does not block the event loop."""
+async def _run_on(data: bytes, work: Callable[[bytes], _T]) -> _T:
+    """Work on a lab file; on a large one in a thread, so that it does not block the event loop."""
     if len(data) <= _INLINE_BYTES:
-        return check_lab_file(data)
-    return await asyncio.get_running_loop().run_in_executor(_CHECKING, check_lab_file, data)
+        return work(data)
+    return await asyncio.get_running_loop().run_in_executor(_CHECKING, work, data)
 
 
 def _derive_spec(
@@ -148,7 +239,7 @@ def _check_ports(spec: LabletDefinitionSpec, lab: ParsedLab) -> None:
 async def _fetch_topology(artifacts: Artifacts, topology: Topology) -> bytes:
     """Read a file. Raise Invalid, with what to correct in the definition, when it cannot be read."""
     try:
-        return await artifacts.get(topology.uri, digest=topology.digest, limit_bytes=MAX_BYTES)
+        return await _read_file(artifacts, topology)
     except Gone as error:
         raise Invalid(Fault(_URI, str(error), "upload the file first, or correct the address")) from error
     except TooLarge as error:

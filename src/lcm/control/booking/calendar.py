@@ -76,6 +76,8 @@ class Calendar:
         self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
         self._planned: Mapping[Ref[Any], Resource] = {}
         self._lag = _Lag()
+        self.changes = 0
+        """How many changes were seen: while the number stays, everything here does."""
         self._cache.subscribe(self._apply_change)
 
     async def run(self) -> None:
@@ -201,6 +203,12 @@ class Calendar:
         token = token_id(row.template.spec.worker.cml.license_token)
         return token if token in self._licences else None
 
+    def hourly_cost(self, row: PoolSnapshot) -> Decimal | None:
+        """Return what a worker of a pool costs an hour with its disk, as it is billed; None if it is not known."""
+        aws, machine = row.template.spec.worker.aws, self._highest_price(row)
+        machine = row.template.spec.price_per_hour_usd if machine is None else machine
+        return None if machine is None else machine + (self._prices.disk_hourly(aws.root_volume, aws.region) or 0)
+
     def _highest_price(self, row: PoolSnapshot) -> Decimal | None:
         aws = row.template.spec.worker.aws
         types = (aws.instance_type, *aws.instance_type_alternatives)
@@ -223,6 +231,7 @@ class Calendar:
 
     def _apply_change(self, seen: ObjectChange) -> None:
         resource = seen.resource
+        self.changes += 1
         if seen.ref.kind in {LabletSession, Reservation}:
             self._apply_owner(seen.ref, resource)
             self._apply_booking(seen.ref, resource)

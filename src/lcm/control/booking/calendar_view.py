@@ -4,17 +4,20 @@ Everybody sees when something is taken; by whom, only those who may see the book
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
+from lcm.control.accounts.costs import share_of
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import pool_guard_key, read_guards
 from lcm.control.booking.promise import Promises
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, ref_of
-from lcm.model.access.identity import Caller, can_see
+from lcm.model.access.identity import SEES_ALL, Caller, can_see
+from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.placement import MAX_BOOKED, MAX_ROWS, Booked, CalendarRow, CalendarView, Slot
 from lcm.model.kinds.pool import LabWorkerPool
@@ -24,6 +27,9 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import booked_slot, slot_of
 from lcm.placement.places import session_holder
 from lcm.placement.request import HeldClaim
+from lcm.placement.seats import Seats, Span
+from lcm.placement.timeline import BEGINNING, END, micros, moment_of
+from lcm.system.tasks import TimeSlice
 
 LONGEST_SPAN: Final = timedelta(days=62)
 
@@ -37,6 +43,9 @@ class _CalendarSeat:
     seat: int
     worker: LabWorker | None
     claims: Iterable[HeldClaim]
+    capacity: Amount | None
+    runs: Sequence[Span] = ()
+    usd_hourly: Decimal | None = None
 
 
 async def show_calendar(
@@ -49,24 +58,41 @@ async def show_calendar(
     await known.ready()
     guards = await read_guards(writer.store, *(pool_guard_key(ref_of(row.pool)) for row in known.pools(namespace)))
     await known.wait_for_revision(guards.revision)
-    rows, booked, left_off = list[CalendarRow](), 0, 0
-    for line in (*_pool_seats(known, namespace), *_unpooled_workers(known, namespace)):
+    rows, booked, left_off, time_slice = list[CalendarRow](), 0, 0, TimeSlice()
+    seats = _pool_seats(known, namespace, detailed=writer.caller.role in SEES_ALL)
+    for line in (*seats, *_unpooled_workers(known, namespace)):
         if len(rows) >= MAX_ROWS or booked >= MAX_BOOKED:
             left_off += 1
             continue
         rows.append(_calendar_row(known, line, writer.caller, since, until))
         booked += len(rows[-1].booked)
+        await time_slice.yield_if_over()
     return CalendarView(since=since, until=until, rows=tuple(rows), rows_left_off=left_off)
 
 
-def _pool_seats(known: Calendar, namespace: str | None) -> Iterator[_CalendarSeat]:
+def _pool_seats(known: Calendar, namespace: str | None, *, detailed: bool) -> Iterator[_CalendarSeat]:
+    """Yield the seats of all pools; only if `detailed`, with when their workers must run, and their price."""
     for row in known.pools(namespace):
         claims = defaultdict[int, list[HeldClaim]](list)
         for number, held in known.claims(ref_of(row.pool)):
             claims[number].append(held)
-        place = row.pool.metadata
+        place, seats, price = row.pool.metadata, known.seats(row), known.hourly_cost(row) if detailed else None
         for number in range(1, max([row.pool.spec.max_workers, *claims, *row.workers]) + 1):
-            yield _CalendarSeat(place.namespace, place.name, number, row.workers.get(number), claims.get(number, ()))
+            seat = seats[number] if seats is not None and number <= len(seats) else None
+            yield _CalendarSeat(
+                place.namespace,
+                place.name,
+                number,
+                row.workers.get(number),
+                claims.get(number, ()),
+                seat.capacity if seat else None,
+                _runs_of(seats, number) if detailed and seats is not None and seat else (),
+                price,
+            )
+
+
+def _runs_of(seats: Seats, number: int) -> Sequence[Span]:
+    return [Span(BEGINNING, END)] if number in seats.always else seats.runs(number)
 
 
 def _unpooled_workers(known: Calendar, namespace: str | None) -> Iterator[_CalendarSeat]:
@@ -77,7 +103,12 @@ def _unpooled_workers(known: Calendar, namespace: str | None) -> Iterator[_Calen
         if uid not in pooled and namespace in (None, place.namespace):
             on_it = ((session_holder(one), get_claim(one)) for one in known.sessions_on(uid))
             yield _CalendarSeat(
-                place.namespace, "", 0, worker, [HeldClaim(name, claim) for name, claim in on_it if claim]
+                place.namespace,
+                "",
+                0,
+                worker,
+                [HeldClaim(name, claim) for name, claim in on_it if claim],
+                worker.status.capacity,
             )
 
 
@@ -92,19 +123,30 @@ def _calendar_row(
         seat=line.seat,
         worker=line.worker.metadata.name if line.worker else "",
         phase=line.worker.status.phase if line.worker else "",
-        booked=tuple(_show_claim(known, one, caller) for one in shown),
+        booked=tuple(_show_claim(known, one, caller, line.capacity) for one in shown),
+        runs=tuple(_clip_runs(line.runs, since, until)),
+        usd_hourly=line.usd_hourly,
     )
 
 
-def _show_claim(known: Calendar, held: HeldClaim, caller: Caller) -> Booked:
+def _clip_runs(runs: Iterable[Span], since: datetime, until: datetime) -> Iterator[Slot]:
+    first, last = micros(since), micros(until)
+    for run in runs:
+        if run.start < last and run.end > first:
+            yield Slot(start=moment_of(max(run.start, first)), end=moment_of(min(run.end, last)))
+
+
+def _show_claim(known: Calendar, held: HeldClaim, caller: Caller, capacity: Amount | None) -> Booked:
     claim, booking = held.claim, _find_booking(known, held.holder)
     start, end = booked_slot(booking, claim) if booking else slot_of(claim, known.terms)
+    share = float(share_of(claim.need, capacity)) if capacity else None
     if booking is None or not can_see(caller, booking):
-        return Booked(start=claim.start, end=claim.end, slot=Slot(start=start, end=end))
+        return Booked(start=claim.start, end=claim.end, slot=Slot(start=start, end=end), share=share)
     return Booked(
         start=claim.start,
         end=claim.end,
         slot=Slot(start=start, end=end),
+        share=share,
         kind=booking.kind,
         name=booking.metadata.name,
         owner=booking.spec.owner,

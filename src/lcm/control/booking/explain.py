@@ -312,7 +312,7 @@ async def explain(writer: Writer, promises: Promises, ref: SessionRef) -> Explan
 
 async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -> Explanation:
     """Explain what would become of a booking without making it; raise Invalid if it could never be booked."""
-    session, definition = await _draft_session(writer, request)
+    session, definition = await draft_session(writer, request)
     await promises.calendar.ready()
     await promises.calendar.wait_for_revision(await pools_revision(writer.store, request.namespace))
     booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
@@ -369,14 +369,19 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
     return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
 
 
-def _explain_refusal(error: NoRoom) -> Explanation:
+def split_refusal(error: NoRoom) -> tuple[str, str]:
+    """Return why a booking is refused, and what helps."""
     remedy = error.remedy or _REMEDIES.get(error.why, "")
-    reason = str(error).removesuffix(f"; {remedy}")
+    return str(error).removesuffix(f"; {remedy}"), remedy
+
+
+def _explain_refusal(error: NoRoom) -> Explanation:
+    reason, remedy = split_refusal(error)
     near = tuple(Slot(start=start, end=end) for start, end in error.nearest)
     return Explanation(outcome="refuse", why=error.why, reason=reason, remedy=remedy, nearest=near)
 
 
-async def _draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
+async def draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
     """Admit the wish like a session; faults are reported under the names of the wish's own fields."""
     if request.count > 1 and request.timeslot_start is None:
         remedy = "set timeslot_start and timeslot_end, or a count of 1"

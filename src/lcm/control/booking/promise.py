@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Self
@@ -61,12 +61,12 @@ from lcm.placement.limits import PromiseRules
 from lcm.placement.places import PoolSnapshot, find_unhostable, session_holder, template_place
 from lcm.placement.promise import PromiseRefusal as Refusal
 from lcm.placement.promise import choose_seats_for_all, extend, promise, promise_all
-from lcm.placement.request import HeldClaim
+from lcm.placement.request import HeldClaim, PlacementRequest
 from lcm.placement.rules import FILTER_REMEDIES
 from lcm.placement.seat_choice import SEAT_REMEDIES, SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
 from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
-from lcm.system.tasks import TimeSlice
+from lcm.system.tasks import KeyedLocks, TimeSlice
 
 PoolScope = tuple[str, str]
 """A namespace and a lab track: bookings of one scope ask the same pools."""
@@ -116,25 +116,15 @@ class SeatTrial:
             except NoRoom as error:
                 refused.append(error)
         if not refused:
-            namespace, track = scope_of(booking)
-            served = f"the track {track!r}" if track else "sessions without a track"
-            raise NoRoom(f"no pool in namespace {namespace} serves {served}; {NO_POOL_REMEDY}", why="no_pool")
+            raise no_pool_error(scope_of(booking))
         # The most helpful one names free slots, or else has passed the most checks.
         raise max(refused, key=lambda one: (bool(one.nearest), refusal_rank(one.why)))
 
     def _ask_pool(
         self, offer: PoolOffer, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim]
     ) -> ChosenSeats:
-        row, seats, terms = offer.row, offer.seats, self._terms
-        if seats is None or offer.kinds is None:
-            raise NoRoom(
-                f"the size of the workers of pool {row.name} is not known; {UNKNOWN_SIZE_REMEDY}", why="unknown_size"
-            )
-        request = request_of(booking, definition, claims[0], terms)
-        rules = exclude_unsuitable(offer.kinds, request, seats, offer.rules)
-        if isinstance(rules, tuple):
-            name, reason = rules
-            raise NoRoom(f"pool {row.name}: {reason}; {FILTER_REMEDIES[name]}", why=name)
+        row, terms = offer.row, self._terms
+        seats, rules = suitable_seats(offer, request_of(booking, definition, claims[0], terms))
         one = len(claims) == 1
         answer = promise(seats, claims[0], rules=rules) if one else promise_all(seats, claims, rules=rules)
         if isinstance(answer, Refusal):
@@ -154,6 +144,26 @@ class SeatTrial:
         return ChosenSeats(row, claims, answer.seats, requirements_of(booking, definition))
 
 
+def suitable_seats(offer: PoolOffer, request: PlacementRequest) -> tuple[Seats, PromiseRules]:
+    """Return a pool's seats, and its rules without the seats that do not suit a request; raise NoRoom if none does."""
+    row, seats = offer.row, offer.seats
+    if seats is None or offer.kinds is None:
+        problem = f"the size of the workers of pool {row.name} is not known; {UNKNOWN_SIZE_REMEDY}"
+        raise NoRoom(problem, why="unknown_size")
+    rules = exclude_unsuitable(offer.kinds, request, seats, offer.rules)
+    if isinstance(rules, tuple):
+        name, reason = rules
+        raise NoRoom(f"pool {row.name}: {reason}; {FILTER_REMEDIES[name]}", why=name)
+    return seats, rules
+
+
+def no_pool_error(public: PoolScope) -> NoRoom:
+    """Return the refusal of a booking that no pool serves."""
+    namespace, track = public
+    served = f"the track {track!r}" if track else "sessions without a track"
+    return NoRoom(f"no pool in namespace {namespace} serves {served}; {NO_POOL_REMEDY}", why="no_pool")
+
+
 def scope_of(booking: Resource) -> PoolScope:
     """Return the scope of a booking: which pools it asks."""
     assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
@@ -165,14 +175,6 @@ SpendingByPool = Mapping[PoolRef, Decimal]
 _BATCH_SIZE: Final = 16
 """Up to this many bookings are placed without yielding; with more, other tasks get to run in between."""
 _MAX_BACKOFF: Final = timedelta(milliseconds=50)
-
-
-@dataclass(slots=True)
-class _GuardLock:
-    """The lock of one guard in this process; `users` counts the tasks that hold it or wait for it."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
 
 
 class Promises:
@@ -193,7 +195,9 @@ class Promises:
         self._store = store
         self._clock = clock
         self._chance = chance
-        self._guard_locks: dict[str, _GuardLock] = {}
+        self.survey_turns = KeyedLocks()
+        """Held by those who ask about many slots; see `slots`."""
+        self._guard_locks = KeyedLocks()
 
     @asynccontextmanager
     async def lock_guards(self, bookings: Iterable[Resource], owners: Iterable[str] = ()) -> AsyncIterator[None]:
@@ -201,23 +205,11 @@ class Promises:
         bookings = list(bookings)
         async with AsyncExitStack() as locks:
             for owner in sorted(owners):
-                await locks.enter_async_context(self._lock_guard(owner_guard_key(owner)))
+                await locks.enter_async_context(self._guard_locks.hold(owner_guard_key(owner)))
             await self._catch_up(bookings)
             for key in sorted(pool_guard_key(ref_of(row.pool)) for row in self._pools_for(bookings)):
-                await locks.enter_async_context(self._lock_guard(key))
+                await locks.enter_async_context(self._guard_locks.hold(key))
             yield
-
-    @asynccontextmanager
-    async def _lock_guard(self, key: str) -> AsyncIterator[None]:
-        guard_lock = self._guard_locks.setdefault(key, _GuardLock())
-        guard_lock.users += 1
-        try:
-            async with guard_lock.lock:
-                yield
-        finally:
-            guard_lock.users -= 1
-            if not guard_lock.users:
-                del self._guard_locks[key]
 
     def limited_owners(self, caller: Caller, made: Iterable[Resource]) -> Sequence[str]:
         """Return the owners whose limits bound these bookings of a caller: at most the caller."""
@@ -364,10 +356,18 @@ class Promises:
 
     async def preview_seats(self, booking: Booking, definition: LabletDefinition) -> ChosenSeats:
         """Choose seats without promising them; raise NoRoom with the reason."""
-        await self._catch_up([booking])
-        _, spent = await self._read_guards_and_spending([booking])
+        spent = await self.read_spending(booking)
         with self._begin_trial([booking], self._clock.now(), spent) as trial:
             return trial.choose_seats(booking, definition)
+
+    async def read_spending(self, booking: Booking) -> SpendingByPool:
+        """Return what each pool has cost that a booking asks, once the calendar knows what was claimed until now."""
+        await self._catch_up([booking])
+        return (await self._read_guards_and_spending([booking]))[1]
+
+    def offers_for(self, booking: Booking, now: datetime, spent: SpendingByPool) -> Sequence[PoolOffer]:
+        """Return what the pools that a booking asks offer at this moment: other tasks may change it."""
+        return self._offers_of(self.calendar, scope_of(booking), now, spent)
 
     async def _catch_up(self, bookings: Iterable[Resource]) -> None:
         """Wait until the calendar knows the current pools of these bookings' namespaces."""
@@ -405,16 +405,19 @@ class Promises:
         With `apart` it uses copies of the seats: a trial that yields to other tasks must not show them its claims.
         """
         calendar = self.calendar.with_planned(()) if apart else self.calendar
-        offers = {
-            one: [
-                PoolOffer(
-                    row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref_of(row.pool)]), seat_kinds(row)
-                )
-                for row in self._pools_in(one)
-            ]
-            for one in _scopes_of(bookings)
-        }
+        offers = {one: self._offers_of(calendar, one, now, spent) for one in _scopes_of(bookings)}
         return SeatTrial(offers, calendar.terms)
+
+    def _offers_of(
+        self, calendar: Calendar, public: PoolScope, now: datetime, spent: SpendingByPool
+    ) -> Sequence[PoolOffer]:
+        """Return what the pools of a scope offer, as far as it is known what they have cost."""
+        rows = [(row, ref_of(row.pool)) for row in self._pools_in(public)]
+        return [
+            PoolOffer(row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref]), seat_kinds(row))
+            for row, ref in rows
+            if ref in spent
+        ]
 
     async def read_rules(self, row: PoolSnapshot, now: datetime) -> PromiseRules:
         """Return the rules by which a pool promises at a moment, including what it has cost this month."""

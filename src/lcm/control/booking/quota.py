@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.booking.calendar import Calendar
-from lcm.control.booking.guards import owner_guard_key, read_guards
+from lcm.control.booking.guards import Guards, owner_guard_key, read_guards
 from lcm.model.access.identity import SEES_ALL, Caller
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
@@ -165,11 +165,16 @@ class OwnerQuota:
             return ()
         return await self._check(caller.name, lambda now: OwnerUse(now, [(old, new)]))
 
-    async def _check(self, owner: str, added: Callable[[datetime], OwnerUse]) -> Sequence[Op]:
+    async def read_use(self, owner: str) -> tuple[OwnerLimits, OwnerUse, Guards]:
+        """Return an owner's limits, what the owner's bookings take of them, and the guards at which that is so."""
         await self._calendar.ready()
         guards = await read_guards(self._store, owner_guard_key(owner))
         await self._calendar.wait_for_revision(guards.revision)
         limits = self._limits.with_settings(next(iter(self._calendar.all(SystemSettings)), None))
+        return limits, compute_use(self._calendar.bookings_of(owner), self._clock.now()), guards
+
+    async def _check(self, owner: str, added: Callable[[datetime], OwnerUse]) -> Sequence[Op]:
+        limits, have, guards = await self.read_use(owner)
         now = self._clock.now()
-        refuse_excess(owner, limits, compute_use(self._calendar.bookings_of(owner), now), added(now), now)
+        refuse_excess(owner, limits, have, added(now), now)
         return guards.ops(owner)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lcm.model.access.identity import owner_of
+from lcm.model.access.identity import Caller, owner_of
 from lcm.model.base.event import (
     AlertCleared,
     AlertRaised,
@@ -20,6 +20,7 @@ from lcm.model.base.event import (
     Event,
     ObjectEvent,
     PoolScaled,
+    SessionConsoleJoined,
     SessionPortDrift,
     SessionResourcesObserved,
     SessionStatusChanged,
@@ -33,6 +34,7 @@ from lcm.model.base.event import (
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.rows import encode_row
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse_status
@@ -42,6 +44,9 @@ from lcm.model.telemetry.observation import ResourceObservation
 D = TypeVar("D", bound=msgspec.Struct)
 CREATED: Final = "created"
 IMPORTED: Final = "imported"
+ARCHIVED: Final = "archived"
+CONSOLE_OPENED: Final = "console.opened"
+CONSOLE_CLOSED: Final = "console.closed"
 
 _NOUNS: Final[Mapping[str, str]] = {
     "LabWorker": "worker",
@@ -53,15 +58,13 @@ _NOUNS: Final[Mapping[str, str]] = {
     "SystemSettings": "settings",
 }
 _VISIBLE_STATUS: Final[Mapping[str, Callable[[Any], object]]] = {
-    "LabWorker": attrgetter("conditions", "idle", "capacity", "drain_deadline_at", "cml.license_status"),
+    "LabWorker": attrgetter("conditions", "idle"),
     "LabWorkerPool": attrgetter("conditions", "workers_by_phase", "decisions"),
-    "LabletDefinition": attrgetter("conditions", "observed_sessions", "needs_review"),
     "LabletSession": attrgetter(
-        "conditions", "ends_at", "worker_id", "allocated_ports", "access_urls", "progress", "waiting", "artifacts"
+        *("conditions", "ends_at", "allocated_ports", "access_urls", "nodes", "progress", "waiting", "artifacts"),
     ),
-    "Reservation": attrgetter("conditions", "sessions_made", "sessions_ended"),
 }
-"""The fields of a status that users can see; the other ones change without an event."""
+"""The fields of a status that users can see besides the object's row; others change without an event."""
 
 _visible_by_default: Final[Callable[[Any], object]] = attrgetter("conditions")
 
@@ -72,8 +75,18 @@ def derive_events(
     """Return the events of a change.
 
     `before` None: the object was created. `removed`: `after` is the last state of a deleted object. Why a phase changed
-    is recorded in the object's own history.
+    is recorded in the object's own history. All but those of a removal have the object's row.
     """
+    told = _events_of_change(before, after, now, removed=removed, origin=origin)
+    if removed or not told:
+        return told
+    row = encode_row(after)
+    return [msgspec.structs.replace(event, row=row) for event in told]
+
+
+def _events_of_change(
+    before: Resource | None, after: Resource, now: datetime, *, removed: bool, origin: str
+) -> list[Event]:
     told: list[Event] = []
     if isinstance(after, Sink):
         return told  # events are news for the sinks, not of them
@@ -83,7 +96,7 @@ def derive_events(
         )
     elif phase_of(before) != phase_of(after):
         told += _phase_events(before, after, now)
-    elif not removed and _visible_state(before) != _visible_state(after):
+    elif not removed and _is_visible(before, after):
         told.append(_event(_summary(after), "updated", after, now))
     if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
         told += _scaling_events(before, after, now)
@@ -92,10 +105,19 @@ def derive_events(
     return told
 
 
+def archived_event(session: LabletSession, *, now: datetime) -> Event:
+    """Return the event that a session moved to the archive: it is in no list of live sessions any more."""
+    return _event(_summary(session), ARCHIVED, session, now)
+
+
 def metrics_event(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
     """Return the event that a worker was measured."""
-    data = _copy_fields(WorkerMetrics, telemetry, worker_id=worker.metadata.uid, worker_name=worker.metadata.name)
-    return _event(data, "metrics.updated", worker, now)
+    return _event(metrics_of(worker, telemetry), "metrics.updated", worker, now)
+
+
+def metrics_of(worker: LabWorker, telemetry: WorkerTelemetry) -> WorkerMetrics:
+    """Return what the event of a measurement tells."""
+    return _copy_fields(WorkerMetrics, telemetry, worker_id=worker.metadata.uid, worker_name=worker.metadata.name)
 
 
 def labs_event(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
@@ -214,6 +236,29 @@ def _scaling_events(before: LabWorkerPool, after: LabWorkerPool, now: datetime) 
                 timestamp=decision.at,
             )
             yield _event(data, "scaled", after, now)
+
+
+def announce_console(
+    session: LabletSession, who: Caller, console: str, *, looking: bool, is_open: bool, now: datetime
+) -> Event:
+    """Return the event that tells a session's owner who else opened or closed one of its consoles."""
+    data = SessionConsoleJoined(
+        session_id=session.metadata.uid,
+        instance_id=session.metadata.uid,
+        session_name=session.metadata.name,
+        console=console,
+        who=who.name,
+        role=who.role,
+        looking=looking,
+        is_open=is_open,
+        timestamp=now,
+    )
+    return _event(data, CONSOLE_OPENED if is_open else CONSOLE_CLOSED, session, now)
+
+
+def _is_visible(before: Resource, after: Resource) -> bool:
+    """Return whether a change is one that users can see: a client that follows the events has every row as it is."""
+    return _visible_state(before) != _visible_state(after) or encode_row(before) != encode_row(after)
 
 
 def _visible_state(resource: Resource) -> tuple[object, ...]:

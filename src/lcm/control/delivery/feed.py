@@ -2,7 +2,8 @@
 
 Called by the event stream of `api`. Every event is read and encoded once. Subscribers with equal filters share the
 result, and each has a queue of its own: a subscriber that does not read is cut off, and may reconnect with the id of
-the last event it saw, which resumes without gap or duplicate on any replica.
+the last event it saw, which resumes without gap or duplicate on any replica. An event after a pause is sent at once;
+those that follow closely are sent together, because waking a subscriber costs far more than another frame.
 """
 
 import asyncio
@@ -24,6 +25,9 @@ QUEUE_BYTES: Final = 1_000_000
 WHOLE_COMMIT: Final = 1_000_000
 """The place after all events of a commit."""
 
+WAVE_SECONDS: Final = 0.02
+"""How long after all subscribers that were woken have run the next ones are woken, at the earliest."""
+
 _READ_SECONDS: Final = 5.0
 
 _log: Final = structlog.get_logger()
@@ -36,12 +40,17 @@ class Position(NamedTuple):
     place: int
 
 
-FrameEncoder = Callable[[Event, Position, str], bytes]
-"""Encodes an event as subscribers receive it, with its position and the epoch."""
+FrameEncoder = Callable[[Event, Position, str, bool], bytes]
+"""Encodes an event as subscribers receive it, with its position, the epoch, and whether they receive rows."""
 
 
 class EventFilter(Protocol):
     """Which events a subscriber receives. Equal filters are evaluated once, so a filter compares by value."""
+
+    @property
+    def rows(self) -> bool:
+        """Whether it also receives the rows of the changed objects."""
+        ...
 
     def __hash__(self) -> int:
         """Group equal filters."""
@@ -49,6 +58,18 @@ class EventFilter(Protocol):
 
     def wants(self, event: Event) -> bool:
         """Return whether this event passes the filter."""
+        ...
+
+
+class EventListener(Protocol):
+    """Hears every event in this process, as it is read. The feed begins anew without losing any to it, if it can."""
+
+    def hear(self, event: Event) -> None:
+        """Take an event."""
+        ...
+
+    def lose_track(self) -> None:
+        """Take note that events were missed."""
         ...
 
 
@@ -66,20 +87,27 @@ class Subscriber:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, frame: bytes, revision: int) -> None:
-        """Add a frame; beyond the limit nothing more is kept, and the reader sees the end of the queue."""
+        """Add a frame; beyond the limit nothing more is kept, and the reader sees the end of the queue.
+
+        A reader that waits goes on waiting until `wake`.
+        """
         if self._ended or revision <= self._after:
             return
         self._bytes += len(frame)
         self._frames.append(frame)
         if self._bytes > self._limit:
             self.end()
-        else:
-            self._wake()
 
     def end(self) -> None:
         """End the queue: nothing more will come."""
         self._ended = True
-        self._wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the reader, if it waits and there is something."""
+        waiter = self._waiter
+        if waiter is not None and (self._frames or self._ended) and not waiter.done():
+            waiter.set_result(None)
 
     async def take(self) -> bytes | None:
         """Wait, and return everything that came since the last call."""
@@ -96,10 +124,6 @@ class Subscriber:
         self._bytes = 0
         return frames
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
 
 class Feed:
     """Reads the store's events and passes them to subscribers."""
@@ -110,8 +134,16 @@ class Feed:
         self._groups: dict[Hashable, tuple[EventFilter, set[Subscriber]]] = {}
         self._newest = 0
         """The revision of the newest events; `revision` may be that of a later commit without events."""
+        self._listeners: list[EventListener] = []
+        self._heard: int | None = None
+        """Up to where listeners have heard everything; None when that cannot be resumed."""
         self.revision = 0
         self.caught_up = False
+        self._due: set[Subscriber] = set()
+        """Who has got frames since subscribers were last woken."""
+        self._calm_at = float("-inf")
+        """From when on subscribers are woken at once."""
+        self._wave: asyncio.TimerHandle | None = None
 
     @property
     def epoch(self) -> str:
@@ -128,6 +160,9 @@ class Feed:
                 await self._read()
             except Relist as error:
                 _log.warning("event feed begins anew", reason=str(error))
+                self._heard = None
+                for listener in self._listeners:
+                    listener.lose_track()
             except Later as error:
                 _log.warning("event feed interrupted", reason=str(error))
                 await asyncio.sleep(error.after.total_seconds())
@@ -157,6 +192,10 @@ class Feed:
             while (frames := await subscriber.take()) is not None:
                 yield frames
 
+    def listen(self, listener: EventListener) -> None:
+        """Add a listener, which hears every event from now on."""
+        self._listeners.append(listener)
+
     def subscribe(self, question: EventFilter, *, after: int) -> Subscriber:
         """Return a subscriber that receives every event above a revision that passes the filter."""
         subscriber = Subscriber(after)
@@ -176,13 +215,18 @@ class Feed:
         for _, members in self._groups.values():
             for subscriber in members:
                 subscriber.put(frame, sys.maxsize)
+            self._due |= members
+        self._wake_soon()
 
     async def _read(self) -> None:
         page = await self._store.scan(EVENTS_KEY, limit=1)
         # Whoever joined while nothing was read is ended as well: what was committed meanwhile is not published.
         self._end_all()
         self.revision, self._newest = page.revision, _newest_of(page)
-        async with self._store.events(after=page.revision) as reader:
+        if self._heard is None:
+            self._heard = page.revision
+        # What only listeners have not heard yet: whoever subscribes now has that behind it.
+        async with self._store.events(after=self._heard) as reader:
             self.caught_up = True
             async for happened in reader:
                 self._publish(happened)
@@ -190,12 +234,41 @@ class Feed:
     def _publish(self, happened: CommitEvents) -> None:
         for place, raw in enumerate(happened.events):
             event = decode_event(raw)
-            frame = self._frame(event, Position(happened.revision, place), self.epoch)
+            for listener in self._listeners:
+                listener.hear(event)
+            at, frames = Position(happened.revision, place), dict[bool, bytes]()
             for question, members in self._groups.values():
                 if question.wants(event):
+                    frame = frames.get(question.rows)
+                    if frame is None:
+                        frame = frames[question.rows] = self._frame(event, at, self.epoch, question.rows)
                     for subscriber in members:
                         subscriber.put(frame, happened.revision)
-        self.revision = self._newest = happened.revision
+                    self._due |= members
+        self._heard = happened.revision
+        self.revision, self._newest = max(self.revision, self._heard), max(self._newest, self._heard)
+        if self._due:
+            self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        """Wake those who have got something: now, or as soon as the ones before have run, and a moment more."""
+        if self._wave is not None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._calm_at:
+            self._wave = loop.call_at(self._calm_at, self._wake_due)
+        else:
+            self._wake_due()
+
+    def _wake_due(self) -> None:
+        due, self._due, self._wave = self._due, set(), None
+        for subscriber in due:
+            subscriber.wake()
+        # Called after all of those who were woken.
+        asyncio.get_running_loop().call_soon(self._calm_down)
+
+    def _calm_down(self) -> None:
+        self._calm_at = asyncio.get_running_loop().time() + WAVE_SECONDS
 
     async def _check_position(self, position: Position) -> None:
         """Raise Relist for a position after the present end of history. Another replica's feed may be ahead of ours."""
@@ -211,7 +284,7 @@ class Feed:
         for place, raw in enumerate(happened.events):
             at = Position(happened.revision, place)
             if at > position and question.wants(event := decode_event(raw)):
-                found.append(self._frame(event, at, self.epoch))
+                found.append(self._frame(event, at, self.epoch, question.rows))
         return b"".join(found)
 
     def _end_all(self) -> None:

@@ -171,17 +171,20 @@ class Writer:
             *await follow_state(self.store, edit.before.resource if edit.before else None, edit.after, now)
         )
 
-    async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[AuditedAction]) -> int:
+    async def submit(
+        self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[AuditedAction], detail: str = ""
+    ) -> int:
         """Commit operations under the fence, with an audit record of what the caller did."""
         if self.fence is not None:
             self.require_service("write under a lease")
-        return await commit_ops(self.store, *self._with_audit_record(ops, deeds), events=events, fence=self.fence)
+        every = self._with_audit_record(ops, deeds, detail)
+        return await commit_ops(self.store, *every, events=events, fence=self.fence)
 
-    def _with_audit_record(self, ops: Sequence[Op], deeds: Sequence[AuditedAction]) -> Sequence[Op]:
+    def _with_audit_record(self, ops: Sequence[Op], deeds: Sequence[AuditedAction], detail: str = "") -> Sequence[Op]:
         if not deeds:
             return ops
-        at, name = self.clock.now(), self.record_ids()
-        return [*ops, make_record(self.caller, self.origin, deeds, at=at, name=name, epoch=self.store.epoch)]
+        at, name, epoch = self.clock.now(), self.record_ids(), self.store.epoch
+        return [*ops, make_record(self.caller, self.origin, deeds, at=at, name=name, epoch=epoch, detail=detail)]
 
 
 async def commit_ops(store: Store, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Percent, Region, ShortText
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Percent, Region, ShortText, ZoneName
+from lcm.model.kinds.console import Console
 from lcm.model.kinds.placement import MAX_ROWS, MAX_SESSIONS_PER_COMMIT, Assignment, SeatChange
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import Artifact, LabletSession
@@ -59,6 +60,9 @@ class CostQuery(Part):
     until: Annotated[Moment, Meta(description="before this moment")] | UnsetType = UNSET
     worker: Annotated[_Text, Meta(description="of the worker of this name or uid only")] = ""
     lab_track: Annotated[_Text, Meta(description="of workers of this track only")] | UnsetType = UNSET
+    pool: Annotated[_Text, Meta(description="of workers that this pool made only")] = ""
+    time_zone: Annotated[ZoneName, Meta(description="also by the days of this zone, of at most 62 days")] = ""
+    with_intervals: Annotated[bool, Meta(description="false leaves the intervals out, which may be many")] = True
 
 
 class CalendarQuery(Part):
@@ -226,6 +230,8 @@ class CostReport(Part):
     by_worker: tuple[CostTotal, ...]
     by_track: tuple[CostTotal, ...]
     intervals: tuple[BillingInterval, ...]
+    by_day: tuple[CostTotal, ...] = ()
+    """By the days of the zone that was asked for, by their dates."""
 
 
 def cost_report(intervals: Sequence[BillingInterval], *, since: datetime, until: datetime, now: datetime) -> CostReport:
@@ -270,6 +276,12 @@ class ObservationAnswer(Part):
 
     observation: ResourceObservation
     request_id: ShortText | None = None
+
+
+class ConsoleList(msgspec.Struct, frozen=True):
+    """The consoles of a session."""
+
+    items: tuple[Console, ...]
 
 
 class ArtifactList(msgspec.Struct, frozen=True):

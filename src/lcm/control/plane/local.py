@@ -17,6 +17,7 @@ from lcm.control.access.sealing import Sealer, Sealing
 from lcm.control.admission.admit import Admission, Draft, Quota, allow_all
 from lcm.control.admission.amend import patch_document
 from lcm.control.admission.references import check_unchanged, read_targets, reference_of
+from lcm.control.admission.topologies import LabGraphs
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
 from lcm.control.booking.promise import Promises, has_slot
@@ -125,6 +126,7 @@ class ControlPlane:
         self.judgement = judgement
         self.thresholds = thresholds
         self.library = LearningContext(artifacts, review, node_sizes, quota_bytes)
+        self.graphs = LabGraphs()
         self._defaults = defaults
         self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
         """What is known about the store itself; somebody must run it."""

@@ -11,11 +11,11 @@ from lcm.control.accounts.costs import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
 from lcm.control.admission import topologies
 from lcm.control.admission.admit import Admission
-from lcm.control.booking import calendar_view, reservations, seat_moves
+from lcm.control.booking import calendar_view, reservations, seat_moves, slots
 from lcm.control.booking import explain as explaining
 from lcm.control.booking import schedule as scheduling
 from lcm.control.booking.promise import Promises
-from lcm.control.objects import session_files, uploads
+from lcm.control.objects import consoles, session_files, uploads
 from lcm.control.objects.imports import WorkerImport
 from lcm.control.objects.records import CODEC, DELETED_SESSIONS, NAME
 from lcm.control.objects.writer import Writer, retry_conflicts
@@ -25,7 +25,17 @@ from lcm.control.plane.protocol import DefinitionRef, R, Ref, SessionRef, Worker
 from lcm.control.telemetry import alerts, idleness, reports
 from lcm.control.telemetry import observations as observing
 from lcm.model.base.errors import Fault, Invalid, Refused
-from lcm.model.kinds.placement import Assignment, CalendarView, Explanation, PortRequest, PreviewRequest, SeatChange
+from lcm.model.kinds.console import Console
+from lcm.model.kinds.placement import (
+    Assignment,
+    CalendarView,
+    Explanation,
+    PortRequest,
+    PreviewRequest,
+    SeatChange,
+    SlotOffers,
+    SlotRequest,
+)
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
@@ -35,7 +45,7 @@ from lcm.model.money.licences import LicenceLedger
 from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.model.telemetry.learning import ObservationReport
 from lcm.model.telemetry.observation import ResourceObservation
-from lcm.model.topology.lab import TopologyReport
+from lcm.model.topology.lab import DefinitionTopology, LabGraph, TopologyReport
 from lcm.model.topology.node_definitions import KnownNode
 from lcm.providers.protocols.artifacts import Artifacts
 
@@ -83,6 +93,9 @@ class LocalOperations(PlaneOperations):
     async def preview(self, wish: PreviewRequest) -> Explanation:
         return await explaining.preview(self._writer, self._promises, wish)
 
+    async def slots(self, wish: SlotRequest) -> SlotOffers:
+        return await slots.list_slots(self._writer, self._promises, wish)
+
     async def explain(self, ref: SessionRef) -> Explanation:
         return await explaining.explain(self._writer, await self._promises_about(ref), ref)
 
@@ -125,6 +138,12 @@ class LocalOperations(PlaneOperations):
             quota_bytes=library.quota_bytes,
         )
 
+    async def topology(self, ref: DefinitionRef) -> DefinitionTopology:
+        if self._core.library.artifacts is None:
+            await self._writer.require(ref)
+        definition = (await self._writer.require(ref)).resource
+        return await topologies.read_topology(self._artifacts, self._core.graphs, definition)
+
     async def node_definitions(self) -> Sequence[KnownNode]:
         return await topologies.read_node_definitions(self._core.store, self._core.library.node_sizes)
 
@@ -135,6 +154,14 @@ class LocalOperations(PlaneOperations):
         if self._core.library.artifacts is None:
             await self._writer.read(ref)
         return await session_files.read_file(self._writer, self._artifacts, ref, name)
+
+    async def consoles(self, ref: SessionRef) -> Sequence[Console]:
+        return await consoles.list_consoles(self._writer, ref)
+
+    async def session_graph(self, ref: SessionRef) -> LabGraph:
+        if self._core.library.artifacts is None:
+            await self._writer.read(ref)
+        return await topologies.read_session_graph(self._artifacts, self._core.graphs, self._writer, ref)
 
     async def logs(self, ref: SessionRef) -> str:
         return await session_files.read_story(self._writer, ref)

@@ -14,47 +14,46 @@ from typing import TYPE_CHECKING, Any, Final
 from lcm.control.plane.bodies import (
     AlertList,
     AlertQuery,
-    ArtifactList,
     BulkImport,
     CalendarQuery,
     ClaimNumbers,
     ClearAlertQuery,
     CostQuery,
     CostReport,
-    FileBytes,
     HistoryQuery,
     Imported,
-    LabFile,
     MadeSessions,
     MetricsReport,
-    NodeDefinitionList,
-    ObservationAnswer,
     Sample,
     ScheduleRequest,
     SeatChanges,
-    SessionLog,
     WorkerHistory,
     metrics_report_of,
     telemetry_of,
 )
+from lcm.control.plane.lab_operations import LabOperations
 from lcm.control.plane.operation import DELETE, GET, POST, Operation, OperationGroup, Permission, may
 from lcm.model.access.identity import SEES_ALL, SERVICE, STAFF, Verb
-from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.placement import Assignment, CalendarView, Explanation, PortRequest, PreviewRequest, SeatChange
+from lcm.model.kinds.placement import (
+    Assignment,
+    CalendarView,
+    Explanation,
+    PortRequest,
+    PreviewRequest,
+    SeatChange,
+    SlotOffers,
+    SlotRequest,
+)
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
+from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
 from lcm.model.money.licences import LicenceLedger
 from lcm.model.telemetry.alert import Alert, AlertFinding
-from lcm.model.telemetry.learning import ObservationReport
-from lcm.model.telemetry.observation import ResourceObservation
-from lcm.model.topology.lab import TopologyReport
-from lcm.model.topology.node_definitions import KnownNode
 
 if TYPE_CHECKING:
-    from lcm.control.plane.protocol import DefinitionRef, Ref, SessionRef, WorkerRef
+    from lcm.control.plane.protocol import Ref, SessionRef, WorkerRef
 
 EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _NO_PROMISES: Final = (409,)
@@ -185,6 +184,23 @@ class PlacementOperations(OperationGroup):
         """Explain what would happen to a booking, without making it."""
 
     @Operation(
+        POST,
+        "/api/placement/slots",
+        "listSlots",
+        "Show which starts of a booking would be accepted, and at what price",
+        may(Verb.READ, LabletSession),
+        body=SlotRequest,
+        answer=SlotOffers,
+        read_only=True,
+        also=_NO_PROMISES,
+    )
+    async def slots(self, wish: SlotRequest) -> SlotOffers:
+        """Return which starts of a booking would be accepted if they were booked now. Raise Refused as `create` does.
+
+        Raise Invalid when it asks about more than MAX_SLOTS starts.
+        """
+
+    @Operation(
         GET,
         "/api/lablet-sessions/{id}/explanation",
         "explainLabletSession",
@@ -273,122 +289,6 @@ class PlacementOperations(OperationGroup):
 
         May be repeated: it returns the same sessions, except for those that are gone.
         """
-
-
-class LabOperations(OperationGroup):
-    """Observations of labs, lab files, and the files that a session leaves."""
-
-    @Operation(
-        GET,
-        "/api/lablet-definitions/{id}/resource-observations",
-        "getLabletDefinitionObservations",
-        "Show what the sessions of a definition really used, compared with what it declares",
-        may(Verb.READ, LabletDefinition),
-        kind=LabletDefinition,
-        answer=ObservationReport,
-    )
-    async def observations(self, ref: "DefinitionRef") -> ObservationReport:
-        """Compare what the sessions of a definition used with what it declares. A person applies that by `patch`."""
-
-    @Operation(
-        GET,
-        "/api/internal/deleted-sessions/{id}",
-        "getSessionDeletion",
-        "Read when a deleted session of this uid had ended; there is none of one of which nothing is known",
-        may(Verb.STEP, LabletSession),
-        answer=DeletedSession,
-        missing="no session of this uid was deleted",
-    )
-    async def find_deletion(self, session_id: str) -> DeletedSession | None:
-        """Return what is left of a deleted session; None if it lives, is archived, or never was here.
-
-        Deletions are remembered for as long as archived sessions are kept.
-        """
-
-    @Operation(
-        POST,
-        "/api/internal/lablet-sessions/{id}/resource-observations",
-        "recordLabletSessionObservation",
-        "Report what was observed of a session's lab",
-        may(Verb.STEP, LabletSession),
-        kind=LabletSession,
-        body=ObservationAnswer,
-        answer=LabletSession,
-    )
-    async def record_observation(
-        self, ref: "SessionRef", observation: ResourceObservation, *, request_id: str | None = None
-    ) -> LabletSession:
-        """Record an observation of a session's lab, on the session and for its definition; return the updated session.
-
-        May be repeated: a request that was answered already, by anyone, and an observation that is not newer than the
-        one stored change nothing. Raise IllegalStep when the session has no lab to observe.
-        """
-
-    @Operation(
-        POST,
-        "/api/topologies",
-        "uploadTopology",
-        "Store a lab file for definitions, and show what is in it",
-        may(Verb.WRITE, LabletDefinition),
-        body=LabFile,
-        large=True,
-        answer=TopologyReport,
-    )
-    async def upload_topology(self, data: bytes) -> TopologyReport:
-        """Store a lab file for definitions, and report its contents. Raise Invalid, with lines, for an unusable file.
-
-        May be repeated. Raise Refused, as `download` does, where no files are kept.
-        """
-
-    @Operation(
-        GET,
-        "/api/node-definitions",
-        "listNodeDefinitions",
-        "List the node definitions that are known, their sizes, and how many workers have them",
-        may(Verb.WRITE, LabletDefinition),
-        answer=NodeDefinitionList,
-        answer_field="items",
-    )
-    async def node_definitions(self) -> Sequence[KnownNode]:
-        """List the node definitions that are known: declared in the settings, reported by workers, or shipped."""
-
-    @Operation(
-        GET,
-        "/api/lablet-sessions/{id}/artifacts",
-        "listLabletSessionArtifacts",
-        "List the files that were collected from a session",
-        may(Verb.READ, LabletSession),
-        kind=LabletSession,
-        answer=ArtifactList,
-        answer_field="items",
-    )
-    async def artifacts(self, ref: "SessionRef") -> Sequence[Artifact]:
-        """List the files that were collected from a session and have not expired."""
-
-    @Operation(
-        GET,
-        "/api/lablet-sessions/{id}/artifacts/{file}",
-        "getLabletSessionArtifact",
-        "Download a file that was collected from a session",
-        may(Verb.READ, LabletSession),
-        kind=LabletSession,
-        answer=FileBytes,
-        also=(409,),
-    )
-    async def download(self, ref: "SessionRef", name: str) -> bytes:
-        """Read a file that was collected from a session. Raise Gone when no file of that name is left."""
-
-    @Operation(
-        GET,
-        "/api/lablet-sessions/{id}/logs",
-        "getLabletSessionLogs",
-        "Read a session's history, its progress and the decisions about it, line by line",
-        may(Verb.READ, LabletSession),
-        kind=LabletSession,
-        answer=SessionLog,
-    )
-    async def logs(self, ref: "SessionRef") -> str:
-        """Return a session's history, progress and the decisions about it, as lines of text."""
 
 
 class ReportOperations(OperationGroup):

@@ -5,15 +5,16 @@ did not answer keeps its previous values, with their age; only new values are pl
 History is stored by minute, an hour to a key, outside the objects: nobody watches it, and no object grows by it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lcm.control.delivery.events import labs_event, metrics_event
+from lcm.control.delivery.events import labs_event, metrics_event, metrics_of
 from lcm.control.objects.records import (
     CODEC,
+    TELEMETRY,
     alerts_key,
     encode_checked,
     find_record,
@@ -25,6 +26,7 @@ from lcm.control.plane.bodies import Sample
 from lcm.control.plane.protocol import Ref, WorkerRef
 from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, make_alert, read_alerts
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.event import WorkerMetrics
 from lcm.model.base.resource import Part
 from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.settings import SystemSettings
@@ -43,6 +45,7 @@ from lcm.model.telemetry.measurement import (
     with_sources,
 )
 from lcm.store.base import ABSENT, CheckRevision, Delete, Op, Put, Store, scan_all
+from lcm.system.tasks import TimeSlice
 
 CLEAR_AFTER: Final = timedelta(minutes=5)
 DEFAULT_THRESHOLDS: Final = UsageThresholds()
@@ -247,6 +250,17 @@ async def newest_telemetry(writer: Writer, worker: LabWorker) -> WorkerTelemetry
     """Read the newest measurements of a worker that was already read; None means never measured."""
     entry = await writer.store.get(telemetry_key(worker))
     return CODEC.decode(entry.value, WorkerTelemetry) if entry else None
+
+
+async def list_newest_metrics(store: Store, workers: Iterable[LabWorker]) -> Sequence[WorkerMetrics]:
+    """Read the newest measurements of workers, as the events of measurements tell them; some were never measured."""
+    page = await scan_all(store, TELEMETRY)
+    known, time_slice = dict[str, WorkerTelemetry](), TimeSlice()
+    for entry in page.entries:
+        await time_slice.yield_if_over()
+        known[entry.key] = CODEC.decode(entry.value, WorkerTelemetry)
+    found = ((worker, known.get(telemetry_key(worker))) for worker in workers)
+    return [metrics_of(worker, telemetry) for worker, telemetry in found if telemetry is not None]
 
 
 def _reject_future_report(telemetry: WorkerTelemetry, now: datetime) -> None:

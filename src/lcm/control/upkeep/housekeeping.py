@@ -17,6 +17,7 @@ import structlog
 
 from lcm.control.access import audit, sign_in, tokens
 from lcm.control.delivery import sinks
+from lcm.control.delivery.events import archived_event
 from lcm.control.objects import deletion, requests, uploads
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
 from lcm.control.objects.records import (
@@ -126,7 +127,7 @@ async def _archive_batch(store: Store, several: Sequence[Record[LabletSession]],
     for record in several:
         hangs = await find_dependents(store, record.resource, now)
         ops += [*_archive_ops(record), *hangs.ops]
-        told += map(encode_event, hangs.events)
+        told += map(encode_event, (*hangs.events, archived_event(record.resource, now=now)))
     try:
         await commit_ops(store, *ops, events=told)
     except (Conflict, TooLarge):
@@ -248,6 +249,7 @@ class Housekeeping:
             "requests": await self._sweep(requests.PREFIX, requests.is_older_request, now - requests.RETENTION),
             "tokens": await self._sweep(tokens.TOKENS_PREFIX, tokens.is_expired_token, now),
             "sign_in_links": await self._sweep(tokens.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
+            "used_sign_ins": await self._sweep(tokens.USED_SIGN_INS_PREFIX, sign_in.is_expired_use, now),
             "sessions_archived": await self.archive(),
             "archived_sessions": await sweep_archive(self._store, now - self._archived),
             "deleted_sessions": await self._sweep(DELETED_SESSIONS, is_older_deletion, now - self._archived),

@@ -89,6 +89,7 @@ class LabletController(ElectedController):
             told_every=max(usual.told_every / self.speed, _MIN_INTERVAL),
             settle=max(usual.settle / self.speed, _MIN_INTERVAL),
             kept_for=timedelta(days=settings.artifacts_retention_days),
+            behind_gateway=settings.lab_access == "gateway",
         )
 
 

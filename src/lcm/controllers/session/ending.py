@@ -26,7 +26,7 @@ from lcm.model.kinds.session import Artifact, SessionPhase, fields_to_place_agai
 from lcm.providers.protocols.artifacts import StoredArtifact
 
 _P: Final = SessionPhase
-_NO_ACCESS: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "progress": None}
+_NO_ACCESS: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "nodes": (), "progress": None}
 
 
 def decide_collecting(view: SessionView) -> Decision:

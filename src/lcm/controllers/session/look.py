@@ -34,7 +34,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
 from lcm.model.base.resource import Truth, has_condition
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase
+from lcm.model.kinds.session import MAX_NODES, ON_WORKER_PHASES, LabletSession, NodeState, SessionPhase
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.telemetry.observation import sum_use
 from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, LabSummary
@@ -202,9 +202,12 @@ class SessionLook:
         lab = await self._find_lab(host, view.session)
         again = view.status.phase is _P.RUNNING and has_condition(view.status.conditions, LAB_RUNS, Truth.FALSE)
         boots = again or view.status.phase is _P.INSTANTIATING
-        if not isinstance(lab, LabSummary) or lab.state is not LabState.STARTED or not boots:
+        if not isinstance(lab, LabSummary):
             return {"lab": lab}
-        return {"lab": lab, **await self._look_at_boot(host, lab, view)}
+        seen = await self._look_at_boot(host, lab, view) if boots and lab.state is LabState.STARTED else {}
+        if view.status.phase is _P.RUNNING or seen.get("converged") is True:
+            seen = {**seen, **await self._look_at_nodes(host, lab, view)}
+        return {"lab": lab, **seen}
 
     async def _find_lab(self, host: LabHost, session: LabletSession) -> LabSummary | Unknown | None:
         """Find a session's lab by its id, and then by its title: somebody may have changed the title."""
@@ -216,15 +219,35 @@ class SessionLook:
         converged = await ask_lab_host(host.converged(lab.lab_id))
         if converged is not False or view.session.status.phase is _P.RUNNING or not is_node_look_due(view):
             return {"converged": converged}
-        elements = await ask_lab_host(host.elements(lab.lab_id))
-        nodes = elements if isinstance(elements, Unknown) else elements.nodes
+        nodes = await self._look_at_nodes(host, lab, view)
         stats = await ask_lab_host(host.simulation_stats(lab.lab_id))
         use = None if isinstance(stats, Unknown) else sum_use(node_stats(one) for one in stats.nodes.values())
         name, namespace = view.session.spec.definition, view.session.metadata.namespace
         usual = self.memory.usual_start(
             namespace, name, lambda: usual_start(self.cache.all(LabletSession), namespace, name)
         )
-        return {"converged": converged, "nodes": nodes, "use": use, "usual": usual}
+        return {"converged": converged, **nodes, "use": use, "usual": usual}
+
+    async def _look_at_nodes(self, host: LabHost, lab: LabSummary, view: SessionView) -> Mapping[str, Any]:
+        """Read the states of a lab's nodes. Their labels are read once: later they are those of the session."""
+        elements = await ask_lab_host(host.elements(lab.lab_id))
+        if isinstance(elements, Unknown):
+            return {"nodes": elements}
+        labels = {one.node_id: one.label for one in view.status.nodes}
+        if len(elements.nodes) <= MAX_NODES and not elements.nodes.keys() <= labels.keys():
+            facts = await ask_lab_host(host.nodes(lab.lab_id))
+            labels = {} if isinstance(facts, Unknown) else {one.node_id: one.label for one in facts}
+        return {"nodes": elements.nodes, "named_nodes": name_nodes(elements.nodes, labels)}
+
+
+def name_nodes(states: Mapping[str, str], labels: Mapping[str, str]) -> tuple[NodeState, ...] | None:
+    """Return the nodes of a lab by label; None where a label is not known, none at all if they are too many."""
+    if len(states) > MAX_NODES:
+        return ()
+    if not states.keys() <= labels.keys():
+        return None
+    named = (NodeState(node_id=ref, label=labels[ref], state=state) for ref, state in states.items())
+    return tuple(sorted(named, key=lambda one: (one.label, one.node_id)))
 
 
 async def ask_lab_host(answer: Awaitable[T]) -> T | Unknown:

@@ -5,7 +5,7 @@ times.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from statistics import median
@@ -16,9 +16,10 @@ from lcm.control.objects.session_files import COLLECTED_PREFIX, stored_name
 from lcm.controllers.runtime.lifecycle import Unknown
 from lcm.controllers.session.view import SessionView, set_condition
 from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.model.kinds.console import consoles_of
 from lcm.model.kinds.definition import PortTemplate
 from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase
-from lcm.model.kinds.worker import LabWorker
+from lcm.model.kinds.worker import LabWorker, address_of
 from lcm.model.telemetry.observation import LabUse
 from lcm.providers.protocols.artifacts import temporary_address
 from lcm.providers.protocols.labhost import LabSummary
@@ -172,14 +173,14 @@ def held_name(lab: LabSummary) -> str:
 _SCHEMES: Final = {"serial": "telnet", "vnc": "vnc"}
 
 
-def address_of(worker: LabWorker) -> str:
-    """Return the address of a worker's ports; "" while it has none."""
-    machine = worker.status.ec2
-    return (machine.public_ip if worker.spec.aws.public_ip else machine.private_ip) or ""
+def access_urls(view: SessionView, worker: LabWorker, template: PortTemplate) -> dict[str, str]:
+    """Return the URL of each port that is connected to something, by name; unused port numbers are left out.
 
-
-def access_urls(worker: LabWorker, ports: Mapping[str, int], template: PortTemplate) -> dict[str, str]:
-    """Return the URL of each port that is connected to something, by name; unused port numbers are left out."""
+    Behind the gateway these are paths of the API, whichever address it has for whom.
+    """
+    ports = view.status.allocated_ports or {}
+    if view.rules.behind_gateway:
+        return {one.name: one.path for one in consoles_of(view.session, template)}
     address = address_of(worker)
     urls: dict[str, str] = {}
     for name in sorted(ports):

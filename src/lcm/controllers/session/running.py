@@ -12,7 +12,6 @@ from lcm.controllers.session.progress import (
     LAB_RUNS,
     StepName,
     access_urls,
-    address_of,
     at_step,
     is_restarting,
     restart_count,
@@ -24,6 +23,7 @@ from lcm.controllers.session.starting import give_up
 from lcm.controllers.session.view import Decision, EffectOutcome, Observe, Restart, SessionView, is_worker_lost, move
 from lcm.model.base.resource import Truth, has_condition, shorten_text
 from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
+from lcm.model.kinds.worker import address_of
 from lcm.providers.protocols.labhost import LabSummary
 
 _P: Final = SessionPhase
@@ -50,6 +50,7 @@ def decide_running(view: SessionView) -> Decision:
     return (
         (Do(Observe(lab.lab_id, request.id)) if request else None)
         or _update_urls(view)
+        or _update_nodes(view)
         or _keep_lab_up(view, lab)
         or _observe_edit(view, lab)
         or _wait_for_watch(view)
@@ -67,8 +68,13 @@ def _update_urls(view: SessionView) -> Decision | None:
     if view.worker is None or view.definition is None or not address_of(view.worker):
         return None
     template = view.definition.spec.port_template or {}
-    urls = access_urls(view.worker, view.status.allocated_ports or {}, template)
+    urls = access_urls(view, view.worker, template)
     return update_status(view, access_urls=urls, access_url=next(iter(urls.values()), None))
+
+
+def _update_nodes(view: SessionView) -> Decision | None:
+    """Update what its nodes do."""
+    return None if view.named_nodes is None else update_status(view, nodes=view.named_nodes)
 
 
 def _observe_edit(view: SessionView, lab: LabSummary) -> Decision | None:

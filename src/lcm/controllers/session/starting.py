@@ -34,7 +34,14 @@ from lcm.controllers.session.view import (
     set_condition,
 )
 from lcm.model.base.resource import Truth, shorten_text
-from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, LabletSessionStatus, SessionPhase, is_asap
+from lcm.model.kinds.session import (
+    CLEAN_UP_TIME,
+    INSTANTIATION_LIMIT,
+    LabletSessionStatus,
+    NodeState,
+    SessionPhase,
+    is_asap,
+)
 from lcm.model.telemetry.observation import larger_use
 from lcm.placement.claims import asap_length, is_too_late
 from lcm.placement.places import is_accepting
@@ -127,7 +134,8 @@ def _decide_converging(view: SessionView, lab: LabSummary) -> Decision:
     use = larger_use(known, view.use)
     if told is None and not is_leap_in_use(known, use):
         return poll_patiently(view)
-    return update_status(view, progress=told or view.status.progress, boot_use=use) or poll_patiently(view)
+    progress = told or view.status.progress
+    return update_status(view, progress=progress, boot_use=use, nodes=_known_nodes(view)) or poll_patiently(view)
 
 
 def _give_up_if_over(view: SessionView) -> Decision | None:
@@ -166,7 +174,7 @@ def _step_to_running(view: SessionView, lab: LabSummary) -> Decision:
     assert view.worker is not None
     assert view.definition is not None
     template = view.definition.spec.port_template or {}
-    urls = access_urls(view.worker, view.status.allocated_ports or {}, template)
+    urls = access_urls(view, view.worker, template)
     return move(
         view,
         _P.RUNNING,
@@ -175,10 +183,15 @@ def _step_to_running(view: SessionView, lab: LabSummary) -> Decision:
         ends_at=_end_time(view),
         access_urls=urls,
         access_url=next(iter(urls.values()), None),
+        nodes=_known_nodes(view),
         progress=at_step(view, StepName.RUN),
         conditions=tuple(one for one in view.status.conditions if one.type != LAB_RUNS),
         last_error="",
     )
+
+
+def _known_nodes(view: SessionView) -> tuple[NodeState, ...]:
+    return view.status.nodes if view.named_nodes is None else view.named_nodes
 
 
 def _describe_delay(view: SessionView) -> str:

@@ -23,7 +23,14 @@ from lcm.controllers.runtime.lifecycle import (
 )
 from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.session import (
+    OBSERVATION_LIMIT,
+    SESSION_MACHINE,
+    LabletSession,
+    LabletSessionStatus,
+    NodeState,
+    SessionPhase,
+)
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.telemetry.observation import LabUse
 from lcm.providers.protocols.artifacts import StoredArtifact
@@ -69,6 +76,8 @@ class SessionRules:
     """After this time earlier restarts of a stopped lab no longer count."""
     unseen_for: timedelta = timedelta(minutes=1)
     """How long a lab cannot be seen before that is reported."""
+    behind_gateway: bool = False
+    """Whether people reach labs by the gateway, and not at the workers' own addresses."""
     seldom: timedelta = timedelta(seconds=30)
     """The longest time between two looks for a lab that cannot be seen."""
 
@@ -83,6 +92,8 @@ class SessionView(LifeView[LabletSession, LabletSessionStatus], frozen=True):
     converged: bool | Unknown = NOT_ASKED
     nodes: Mapping[str, str] | Unknown = NOT_ASKED
     """The states of its lab's nodes, by id."""
+    named_nodes: tuple[NodeState, ...] | None = None
+    """The same with their labels; None if not known now."""
     use: LabUse | None = None
     """What its lab uses while it boots; None if not known."""
     ahead: int = 0

@@ -11,6 +11,7 @@ import msgspec
 from lcm.controllers.runtime.lifecycle import Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.view import Decision, WorkerView
 from lcm.model.base.resource import shorten_text
+from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import Remedy, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState
 
@@ -20,6 +21,7 @@ _MACHINE_FAILURES: Final = frozenset(
 )
 """Failures that another machine may not have. A licence that is refused here is refused there too."""
 
+_IN_USE: Final = frozenset({SessionPhase.INSTANTIATING, SessionPhase.RUNNING, SessionPhase.COLLECTING})
 OFF_STATES: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
 _NEVER_RAN_FAILURES: Final = frozenset({"", "LaunchTimeout", "MachineNotUp"})
 """Failures of a machine that may be stopped though nobody stopped it."""
@@ -75,13 +77,19 @@ def _retry(view: WorkerView, reason: str, **fields: Any) -> Decision:  # noqa: A
         return enter_phase(view, WorkerPhase.PENDING, reason, ec2=ec2, retry_at=None, **fields)
     if isinstance(view.instance, Unknown):
         return poll_again(view)
-    if status.retry_count > view.rules.same_machine and _is_replaceable(view):
+    unused = not _has_labs_in_use(view)
+    if status.retry_count > view.rules.same_machine and unused and _is_replaceable(view):
         illness = {} if status.remedies else {"remedies": 0}  # a retry does not count as a remedy
         return update_status(view, **(replacement_fields(view) | illness)) or poll_again(view)
-    reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if status.failure == "CmlNotUp" else {}
+    reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if unused and status.failure == "CmlNotUp" else {}
     # Record the present state: only a machine seen running after this, then stopped, was stopped by somebody.
     ec2 = msgspec.structs.replace(status.ec2, state=str(view.instance.state)) if view.instance else status.ec2
     return enter_phase(view, WorkerPhase.STARTING, reason, ec2=ec2, retry_at=None, **reboot, **fields)
+
+
+def _has_labs_in_use(view: WorkerView) -> bool:
+    """Return whether sessions are on the machine whose labs may run, though its CML does not answer us."""
+    return any(one.status.phase in _IN_USE for one in view.sessions)
 
 
 def _is_replaceable(view: WorkerView) -> bool:
@@ -107,7 +115,8 @@ def _is_given_up(view: WorkerView) -> bool:
     status = view.status
     exhausted = status.retry_at is None and status.retry_count > view.rules.retries
     unchanged = view.worker.metadata.generation == status.observed_generation
-    return exhausted and unchanged and is_our_machine(view) and bool(status.ec2.instance_id)
+    useless = is_our_machine(view) and not _has_labs_in_use(view)
+    return exhausted and unchanged and useless and bool(status.ec2.instance_id)
 
 
 def is_halted(view: WorkerView) -> bool:

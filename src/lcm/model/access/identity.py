@@ -14,7 +14,7 @@ import msgspec
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.machine import USER
-from lcm.model.base.resource import Moment, Part
+from lcm.model.base.resource import END, Moment, Part
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
@@ -22,7 +22,7 @@ from lcm.model.kinds.session import LabletSession
 Subject = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$(?!\n)",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}" + END,
         description="a person's or program's name: letters, digits and . _ @ + -, at most 128",
         examples=["ada@example.org"],
     ),
@@ -84,6 +84,12 @@ class SignInCode(Part):
     """When everything that comes of it must end: with the token it was made with."""
     lineage: tuple[str, ...] = ()
     """Likewise."""
+
+
+class UsedSignIn(Part):
+    """A note that somebody signed in at a provider, kept until it could not be tried again."""
+
+    expires_at: Moment
 
 
 RANKS: Final = (Role.ADMIN, Role.OPERATOR, Role.AUTHOR, Role.USER)

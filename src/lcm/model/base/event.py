@@ -161,6 +161,20 @@ class SessionPortDrift(Part):
     timestamp: Moment
 
 
+class SessionConsoleJoined(Part):
+    """Somebody else than its owner opened a console of a session, or closed it; `looking`: without typing."""
+
+    session_id: str
+    instance_id: str
+    session_name: str
+    console: str
+    who: str
+    role: str
+    looking: bool
+    is_open: bool
+    timestamp: Moment
+
+
 class PoolScaled(Part):
     """A pool started or removed workers."""
 
@@ -200,16 +214,21 @@ Data = (
     | SessionStatusChanged
     | SessionResourcesObserved
     | SessionPortDrift
+    | SessionConsoleJoined
     | PoolScaled
     | SinkTested
     | EventsLost
 )
 
 
+NO_ROW: Final = msgspec.Raw(b"null")
+
+
 class Event(Part, forbid_unknown_fields=False):
     """One event as it is stored. `owner` None means that only staff and services see it.
 
-    Unknown fields of a newer version are ignored: replicas are not all upgraded at the same moment.
+    `row` is the changed object in brief (`model.kinds.rows`), null where there is none. Unknown fields of a newer
+    version are ignored: replicas are not all upgraded at the same moment.
     """
 
     type: str
@@ -223,6 +242,7 @@ class Event(Part, forbid_unknown_fields=False):
     session_id: str | None = None
     worker_id: str | None = None
     definition_id: str | None = None
+    row: msgspec.Raw = NO_ROW
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -8,12 +8,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from lcm.model.base.resource import Count, Minutes, Moment, Name, Part, Positive, Region, ShortText, Text
+from lcm.model.base.resource import Count, Fraction, Minutes, Moment, Name, Part, Positive, Region, ShortText, Text
 from lcm.model.kinds.session import PortNumber, SchedulingDecision, Seat, Waiting
+from lcm.model.money.billing import Usd
 
 MAX_ROWS = 2000
 MAX_PLACES = 500
 MAX_BOOKED = 20_000
+MAX_SLOTS = 400
+"""How many starts one request may ask about: a week of half hours, and some."""
 MAX_SESSIONS_PER_COMMIT = 30
 """How many sessions of a reservation one commit creates.
 
@@ -75,6 +78,43 @@ class Slot(Part):
     end: Moment
 
 
+class SlotRequest(Part):
+    """Starts to ask about, for one definition and duration: every `step_minutes` in [since, until)."""
+
+    definition: Name
+    duration_minutes: Minutes
+    since: Moment
+    until: Moment
+    step_minutes: Annotated[int, msgspec.Meta(ge=5, le=1440)] = 30
+    namespace: Name = "default"
+    lab_track: ShortText = ""
+    region_required: Region | None = None
+
+
+class SlotOffer(Part, omit_defaults=True):
+    """Whether a booking that starts then would be accepted, and what it would cost at most; else the reason."""
+
+    start: Moment
+    pool: ShortText = ""
+    usd: Usd | None = None
+    """What the session's share of its machine costs; null if no price is known."""
+    why: ShortText = ""
+    """One word: the reason of the refusal; "" if it would be accepted."""
+    reason: Text = ""
+    remedy: Text = ""
+
+
+class SlotOffers(Part):
+    """The starts in [since, until) that are still to come. A look that takes long ends early: ask on from `until`."""
+
+    definition: Name
+    since: Moment
+    until: Moment
+    usd: Usd | None = None
+    """The lowest price of any pool that could take it, whenever it starts; null if none is known."""
+    slots: Annotated[tuple[SlotOffer, ...], msgspec.Meta(max_length=MAX_SLOTS)] = ()
+
+
 class PlaceAnswer(Part):
     """Whether one worker or planned worker can take a session, and why not.
 
@@ -116,6 +156,8 @@ class Booked(Part):
     start: Moment
     end: Moment
     slot: Slot
+    share: Fraction | None = None
+    """The part of the worker that it takes; null if its size is not known."""
     kind: Literal["LabletSession", "Reservation", ""] = ""
     name: ShortText = ""
     owner: ShortText = ""
@@ -133,6 +175,10 @@ class CalendarRow(Part):
     """"" for a planned worker that does not exist yet."""
     phase: ShortText
     booked: tuple[Booked, ...] = ()
+    runs: tuple[Slot, ...] = ()
+    """When a worker must run for these claims or always does, for staff only."""
+    usd_hourly: Usd | None = None
+    """What it then costs an hour, for staff only; null if that is not known."""
 
 
 class CalendarView(Part):

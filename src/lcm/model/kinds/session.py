@@ -66,6 +66,9 @@ OBSERVATION_LIMIT: Final = timedelta(seconds=30)
 CLEAN_UP_TIME: Final = timedelta(minutes=10)
 """How long after its slot a session may still be on its worker. Its claim covers this time too."""
 
+MAX_NODES: Final = 300
+"""How many nodes' states are kept with a session."""
+
 Email = Annotated[str, msgspec.Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=254, examples=["ada@example.org"])]
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
@@ -158,6 +161,14 @@ class Artifact(Part):
     expires_at: Moment | None = None
 
 
+class NodeState(Part):
+    """A node of a session's lab, and what CML says that it does."""
+
+    node_id: str
+    label: str
+    state: str
+
+
 class ObservationRequest(Part):
     """A request to observe what a running lab uses. The answer names its id; it is answered once."""
 
@@ -171,7 +182,8 @@ class LabletSessionStatus(Status):
 
     `requirements` are those of its definition when its slot was promised; a later change of the definition
     changes no promise. `boot_use` is the most that its lab used while it booted. `observed_last` means
-    that it was observed after it ended and need not be observed again.
+    that it was observed after it ended and need not be observed again. `nodes` are those of its lab, in the states that
+    the lablet controller saw last; none of a lab with more than MAX_NODES.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
@@ -192,6 +204,7 @@ class LabletSessionStatus(Status):
     cml_lab_id: str | None = None
     access_url: str | None = None
     access_urls: Mapping[str, str] = {}
+    nodes: tuple[NodeState, ...] = ()
     progress: Progress | None = None
     retry_count: Count = 0
     waiting: Waiting | None = None
@@ -350,7 +363,7 @@ def is_asap(session: LabletSession) -> bool:
 _WORKER_FIELDS: Final = (
     *("worker_id", "worker_ref", "worker_name", "worker_namespace", "assigned_at"),
     *("allocated_ports", "resource_allocation", "cml_lab_id", "access_url", "access_urls", "progress"),
-    "boot_use",
+    *("boot_use", "nodes"),
     *("observed_ports", "port_drift_detected", "observed_last"),
 )
 """What a session has of its worker, of its lab there, and of looks at it by which another lab would be judged."""

@@ -11,8 +11,20 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from lcm.model.base.event import Event
-from lcm.model.base.resource import API_VERSION, Count, Metadata, Moment, Name, Part, SecretRef, SecretUse, Status, Text
+from lcm.model.base.event import NO_ROW, Event
+from lcm.model.base.resource import (
+    API_VERSION,
+    END,
+    Count,
+    Metadata,
+    Moment,
+    Name,
+    Part,
+    SecretRef,
+    SecretUse,
+    Status,
+    Text,
+)
 
 CREDENTIAL_MARK: Final = "{credential}"
 """Replaced in a URL by the sink's credential, for receivers whose URLs are secret."""
@@ -32,7 +44,7 @@ HIDDEN: Final = "***"
 TypePattern = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[a-z0-9_.*-]{1,100}$(?!\n)",
+        pattern=r"^[a-z0-9_.*-]{1,100}" + END,
         max_length=100,
         description="an event type; * stands for any part of it",
         examples=["worker.*"],
@@ -183,8 +195,8 @@ def upgrade_sink(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_event(raw: bytes) -> StoredEvent:
-    """Decode a stored event. Raises ValueError if it is not one."""
-    return _event_decoder.decode(raw)
+    """Decode a stored event, without its row: sinks send none. Raises ValueError if it is not one."""
+    return msgspec.structs.replace(_event_decoder.decode(raw), row=NO_ROW)
 
 
 def format_event_id(epoch: str, revision: int, place: int | str) -> str:

@@ -364,6 +364,12 @@ def coarse_status(status: LabWorkerStatus) -> str:
     return COARSE_STATUS.get(status.phase) or of_instance.get(status.ec2.state, "PENDING")
 
 
+def address_of(worker: LabWorker) -> str:
+    """Return the address of a worker's ports; "" while it has none."""
+    machine = worker.status.ec2
+    return (machine.public_ip if worker.spec.aws.public_ip else machine.private_ip) or ""
+
+
 def worker_ref(worker: LabWorker) -> str:
     """Return the reference by which sessions name a worker: "namespace/name"."""
     return f"{worker.metadata.namespace}/{worker.metadata.name}"

@@ -5,11 +5,14 @@ Pure. The control plane opens and closes intervals in the commits that report wh
 Amounts are decimal US dollars, so that a month of minutes adds up exactly to the bill.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Final
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -52,6 +55,8 @@ class BillingInterval(Part):
     since: Moment
     until: Moment | None = None
     began_at: Moment | None = None
+    pool: ShortText = ""
+    """The pool that made the worker, if one did."""
 
     def seconds(self, now: datetime) -> Decimal:
         """Return the seconds billed until now. While running: whole seconds, at least a minute."""
@@ -89,7 +94,7 @@ def clip_interval(interval: BillingInterval, since: datetime, until: datetime, n
         interval,
         since=start,
         until=None if interval.until is None and until > now else end,
-        began_at=interval.since if start > interval.since else None,
+        began_at=(interval.began_at or interval.since) if start > interval.since else interval.began_at,
     )
 
 
@@ -114,3 +119,30 @@ def sum_costs(name: str, intervals: Iterable[BillingInterval], now: datetime) ->
     return CostTotal(
         name=name, usd=usd.quantize(_USD_PRECISION), seconds=round(seconds), unpriced_seconds=round(unpriced)
     )
+
+
+def local_days(since: datetime, until: datetime, zone: ZoneInfo) -> Sequence[tuple[str, datetime, datetime]]:
+    """Return the days of a zone that a span touches, each with its date, and cut to the span."""
+    first, last = since.astimezone(zone).date(), until.astimezone(zone).date()
+    dates = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+    starts = [datetime.combine(one, time(), zone).astimezone(UTC) for one in [*dates, last + timedelta(days=1)]]
+    cut = [
+        (f"{day}", max(start, since), min(end, until))
+        for day, (start, end) in zip(dates, pairwise(starts), strict=True)
+    ]
+    return [(day, start, end) for day, start, end in cut if start < end]
+
+
+def sum_costs_by_day(
+    intervals: Iterable[BillingInterval], days: Sequence[tuple[str, datetime, datetime]], now: datetime
+) -> Sequence[CostTotal]:
+    """Return the total cost of each of some days, which follow one another: name, start and end."""
+    starts, parts = [start for _, start, _ in days], dict[str, list[BillingInterval]]()
+    for one in intervals:
+        for name, start, end in days[max(0, bisect_right(starts, one.since) - 1) :]:
+            if start >= (one.until or now):
+                break
+            part = clip_interval(one, start, end, now)
+            if part is not None:
+                parts.setdefault(name, []).append(part)
+    return [sum_costs(name, parts.get(name, ()), now) for name, _, _ in days]

@@ -119,6 +119,15 @@ class LabNode(Part):
     boot_disk_gb: int | None = None
     data_volume_gb: int | None = None
     tags: tuple[str, ...] = ()
+    x: float = 0.0
+    y: float = 0.0
+
+
+class LabLink(Part):
+    """A link between two nodes, by their ids."""
+
+    n1: str
+    n2: str
 
 
 class ParsedLab(Part):
@@ -128,13 +137,18 @@ class ParsedLab(Part):
     title: str
     description: str
     nodes: tuple[LabNode, ...]
-    link_count: int
+    links: tuple[LabLink, ...]
     port_template: PortTemplate
 
     @property
     def node_count(self) -> int:
         """The number of nodes, switches and connectors included."""
         return len(self.nodes)
+
+    @property
+    def link_count(self) -> int:
+        """The number of links."""
+        return len(self.links)
 
     @property
     def node_definitions(self) -> tuple[str, ...]:
@@ -201,7 +215,7 @@ def _parse_document(document: LabText) -> tuple[ParsedLab, PortIndex]:
     version, title, description = _read_heading(fields, root)
     interfaces: dict[str, frozenset[str]] = {}
     nodes = tuple(_read_nodes(fields, survey, interfaces, root))
-    link_count = _count_links(fields, interfaces, root)
+    links = tuple(_read_links(fields, interfaces, root))
     for path, table in fields.tables(root, "smart_annotations"):
         tag, label = table.entries.get("tag"), table.entries.get("label")
         if isinstance(tag, YamlScalar):
@@ -216,7 +230,7 @@ def _parse_document(document: LabText) -> tuple[ParsedLab, PortIndex]:
         title=title,
         description=description,
         nodes=nodes,
-        link_count=link_count,
+        links=links,
         port_template=survey.template,
     )
     return lab, survey
@@ -260,9 +274,9 @@ def _read_nodes(
 
 
 def _read_node(fields: FieldReader, path: str, table: YamlMapping, tags: Iterable[tuple[str, YamlScalar]]) -> LabNode:
-    fields.number(table, "x", path)
-    fields.number(table, "y", path)
     return LabNode(
+        x=fields.number(table, "x", path),
+        y=fields.number(table, "y", path),
         node_id=fields.text(table, "id", path, most=64, required=True),
         label=fields.text(table, "label", path, most=128, required=True),
         node_definition=fields.text(table, "node_definition", path, most=250, required=True),
@@ -289,9 +303,9 @@ def _read_tags(fields: FieldReader, path: str, table: YamlMapping) -> Iterator[t
             yield where, tag
 
 
-def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], root: YamlMapping) -> int:
-    links = list(fields.tables(root, "links", required=True))
-    for path, link in links:
+def _read_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], root: YamlMapping) -> Iterator[LabLink]:
+    for path, link in fields.tables(root, "links", required=True):
+        ends = []
         for node_key, interface_key in (("n1", "i1"), ("n2", "i2")):
             node = fields.text(link, node_key, path, most=64, required=True)
             interface = fields.text(link, interface_key, path, most=64, required=True)
@@ -301,7 +315,8 @@ def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], 
             elif node and interface and interface not in interfaces[node]:
                 problem = f"node {node!r} has no interface of the id {interface!r}"
                 fields.fault(link, f"{path}.{interface_key}", problem, "link interfaces by their ids")
-    return len(links)
+            ends.append(node)
+        yield LabLink(n1=ends[0], n2=ends[1])
 
 
 class TopologyFault(Part):
@@ -310,6 +325,39 @@ class TopologyFault(Part):
     path: str
     problem: str
     remedy: str = ""
+
+
+class DrawnNode(Part):
+    """A node as a picture of the lab shows it."""
+
+    id: str
+    label: str
+    definition: str
+    x: float
+    y: float
+
+
+class LabGraph(Part):
+    """A lab as a picture shows it."""
+
+    nodes: tuple[DrawnNode, ...]
+    links: tuple[LabLink, ...]
+
+
+def graph_of(lab: ParsedLab) -> LabGraph:
+    """Return the nodes and links of a lab, each where its author put it."""
+    nodes = (
+        DrawnNode(id=one.node_id, label=one.label, definition=one.node_definition, x=one.x, y=one.y)
+        for one in lab.nodes
+    )
+    return LabGraph(nodes=tuple(nodes), links=lab.links)
+
+
+class DefinitionTopology(Part):
+    """The lab file of a definition, and a picture of it; null for labs that are not CML's."""
+
+    text: str
+    graph: LabGraph | None = None
 
 
 class TopologyReport(Part):
@@ -327,4 +375,5 @@ class TopologyReport(Part):
     needs: ResourceRequirements | None
     port_template: PortTemplate
     node_definitions: tuple[str, ...]
+    graph: LabGraph = LabGraph(nodes=(), links=())
     faults: tuple[TopologyFault, ...] = ()

@@ -170,13 +170,16 @@ class FieldReader:
         self.fault(tree, f"{path}.{key}", f"not a whole number from {least} to {most}", "correct it, or write null")
         return None
 
-    def number(self, within: YamlMapping, key: str, path: str) -> None:
-        """Check that a field holds a number."""
+    def number(self, within: YamlMapping, key: str, path: str) -> float:
+        """Return the number of a field; 0 for a fault."""
         tree = within.entries.get(key)
         if tree is None:
             self.fault(within, f"{path}.{key}", "missing", f"add `{key}: 0`")
         elif not (isinstance(tree, YamlScalar) and tree.plain and _NUMBER.fullmatch(tree.value)):
             self.fault(tree, f"{path}.{key}", "not a number", "write a whole number")
+        else:
+            return float(tree.value)
+        return 0.0
 
 
 def _is_null(tree: YamlNode) -> bool:

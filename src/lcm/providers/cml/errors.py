@@ -63,7 +63,7 @@ JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _RETRY_AFTER: Final = timedelta(seconds=5)
 _LONGEST_RETRY: Final = timedelta(hours=1)
 _MAX_TEXT: Final = 500
-_SECONDS: Final = re.compile(r"[0-9]{1,6}$")
+_SECONDS: Final = re.compile(r"[0-9]{1,6}")
 _MISSING: Final = re.compile(r"\b(Lab|Node|Interface|Link) not found\b")
 _error_body: Final = msgspec.json.Decoder(_ErrorBody)
 
@@ -113,7 +113,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _to_throttled(failure: CmlFailure) -> LcmError:
-    seconds = _SECONDS.match(failure.retry_after or "")
+    seconds = _SECONDS.fullmatch(failure.retry_after or "")
     after = timedelta(seconds=int(seconds.group())) if seconds else _RETRY_AFTER
     return Throttled(str(failure), after=min(after, _LONGEST_RETRY))
 

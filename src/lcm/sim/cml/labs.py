@@ -214,6 +214,7 @@ class Labs:
         else:
             steps.append((booted, NodeState.BOOTED))
         node.life.plan(self._age(), *steps)
+        node.running = node.saved = node.files if node.saved is None else node.saved
         for category, (after, _) in zip(("queue_node", "start_node", "boot_node"), steps, strict=False):
             self._core.telemetry.record(category, after=after, lab_id=lab.id, node_id=node.id)
 
@@ -245,7 +246,8 @@ class Labs:
             if node.life.state(age) is not NodeState.STOPPED or node.life.is_stopping(age):
                 continue
             node.life.plan(age, (WIPE_SECONDS, NodeState.DEFINED))
-            node.running, node.console_keys, node.vnc_key = None, [], None
+            node.running = node.saved = node.vnc_key = None
+            node.console_keys = []
             for one in node.interfaces:
                 one.operational_mac = one.ip4 = None
             self._core.telemetry.record("wipe_node", after=WIPE_SECONDS, lab_id=lab.id, node_id=node.id)

@@ -109,7 +109,9 @@ class Node:
     life: NodeTimeline
     files: Files = field(default_factory=list)
     running: Files | None = None
-    """The configuration inside the running node, once it differs from the stored one."""
+    """The configuration inside the node since its last start; None before the first."""
+    saved: Files | None = None
+    """The configuration on its disk, which it starts with again; None without a disk: the stored one is put there."""
     interfaces: list[Interface] = field(default_factory=list)
     console_keys: list[str] = field(default_factory=list)
     vnc_key: str | None = None

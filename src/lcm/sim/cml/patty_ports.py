@@ -6,87 +6,51 @@ for a whole cloud. A connection reaches a serial console, a VNC screen, or a por
 
 import asyncio
 import errno
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, cast
 
+from lcm.sim.cml.console.line import ConsoleNode, SerialLine
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.patty import PortMapping
-
-_TELNET: Final = b"\xff\xfb\x01\xff\xfb\x03"
-"""The server will echo, and will suppress go-ahead."""
-_COMMAND: Final = re.compile(rb"\xff(?:[\xfb-\xfe].|\xfa.*?\xff\xf0|[^\xfa-\xfe])", re.DOTALL)
-_UNFINISHED: Final = re.compile(rb"\xff(?:[\xfb-\xfe]|\xfa.*)?\Z", re.DOTALL)
-_MOST_UNFINISHED_BYTES: Final = 256
-_ENTER: Final = re.compile(rb"\r\n|\r\x00|\r|\n")
-_RFB: Final = b"RFB 003.008\n"
-_NO_SCREEN: Final = b"this screen is simulated: there is nothing to see"
+from lcm.sim.cml.screen import NodeScreen, VncScreen
 
 
-class PortDialog(Protocol):
-    """One connection to a simulated port."""
+class PortAnswerer(Protocol):
+    """What answers on one port, to all its connections."""
 
-    greeting: bytes
-
-    def answer(self, data: bytes) -> bytes:
-        """Return what to send back."""
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection until either side ends it. Raise OSError when the other side is to blame."""
         ...
-
-
-class SerialConsole:
-    """A serial line over telnet: input is echoed, and every line ends with a prompt."""
-
-    def __init__(self, label: str, line: int) -> None:
-        self._prompt = f"\r\n{label}>".encode()
-        self.greeting = _TELNET + f"\r\n{label} con{line} is now available\r\n".encode() + self._prompt
-        self._rest = b""
-
-    def answer(self, data: bytes) -> bytes:
-        text = _COMMAND.sub(b"", self._rest + data)
-        unfinished = _UNFINISHED.search(text)
-        end = unfinished.start() if unfinished else len(text)
-        self._rest = text[end : end + _MOST_UNFINISHED_BYTES]
-        return _ENTER.sub(lambda _: self._prompt, text[:end])
-
-
-class VncScreen:
-    """A VNC server that sends its version, and then that it has nothing to show."""
-
-    greeting = _RFB
-
-    def __init__(self) -> None:
-        self._told = False
-
-    def answer(self, data: bytes) -> bytes:
-        if self._told or not data.endswith(b"\n"):
-            return b""
-        self._told = True
-        # No security types, followed by the reason, which viewers show.
-        return b"\0" + len(_NO_SCREEN).to_bytes(4, "big") + _NO_SCREEN
 
 
 class NodePort:
     """A port of the node: sends its name, then echoes what it receives."""
 
     def __init__(self, label: str, port: int) -> None:
-        self.greeting = f"{label} port {port}\r\n".encode()
+        self._greeting = f"{label} port {port}\r\n".encode()
 
-    def answer(self, data: bytes) -> bytes:
-        return data
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self._greeting)
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
 
 
-def start_dialog(port: PortMapping, label: str) -> PortDialog:
-    """Start the dialog for a connection to a TCP port."""
-    if port.kind == "vnc":
-        return VncScreen()
-    return SerialConsole(label, port.inside) if port.kind == "serial" else NodePort(label, port.inside)
+def answerer_for(cml: Cml, port: PortMapping, label: str) -> PortAnswerer:
+    """Return what answers on a TCP port."""
+    if port.kind == "pat":
+        return NodePort(label, port.inside)
+    node = ConsoleNode(cml, port.lab_id, port.node_id)
+    if port.kind == "serial":
+        return SerialLine(node, port.inside)
+    return VncScreen(NodeScreen(label, node.node.kind.id, cml.pace.now))
 
 
 MOST_PORTS: Final = 6_000
-MOST_CONNECTIONS: Final = 200
+MOST_CONNECTIONS: Final = 400
 """How many connections one machine keeps at a time; further ones are refused."""
-_CHUNK: Final = 4096
+_CHUNK: Final = 65_536
 _OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -154,9 +118,8 @@ class PattyPorts:
             transport, _ = await loop.create_datagram_endpoint(_Echo, local_addr=(self._host, port.outside))
             return _OpenPort(self._visitors, transport.close)
         open_port = _OpenPort(self._visitors)
-        server = await asyncio.start_server(
-            partial(open_port.serve, partial(start_dialog, port, label)), self._host, port.outside
-        )
+        answerer = answerer_for(self._cml, port, label)
+        server = await asyncio.start_server(partial(open_port.serve, answerer), self._host, port.outside)
         open_port.shut = server.close
         return open_port
 
@@ -170,18 +133,16 @@ class _OpenPort:
         self._visitors: set[asyncio.StreamWriter] = set()
         self._open = True
 
-    async def serve(
-        self, begin: Callable[[], PortDialog], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve(self, answerer: PortAnswerer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._open or len(self._everybody) >= MOST_CONNECTIONS:
             writer.transport.abort()
             return
         self._visitors.add(writer)
         self._everybody.add(writer)
         try:
-            await _serve_connection(begin(), reader, writer)
+            await answerer.serve(reader, writer)
         except OSError:
-            pass  # the client closed the connection
+            pass  # the client closed the connection, or does not keep to the protocol
         finally:
             self._visitors.discard(writer)
             self._everybody.discard(writer)
@@ -192,13 +153,6 @@ class _OpenPort:
         self.shut()
         for writer in self._visitors:
             writer.transport.abort()
-
-
-async def _serve_connection(visit: PortDialog, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(visit.greeting)
-    while data := await reader.read(_CHUNK):
-        writer.write(visit.answer(data))
-        await writer.drain()
 
 
 class _Echo(asyncio.DatagramProtocol):

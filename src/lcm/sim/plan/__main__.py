@@ -18,20 +18,29 @@ import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
 from lcm.sim.plan.fleet_search import OnProgress, PlanProgress, plan
-from lcm.sim.plan.page import page_of
-from lcm.sim.plan.reading import LiveSystem, combine, inventory_of
+from lcm.sim.plan.page import page_of, read_look
+from lcm.sim.plan.reading import LiveSystem, combine, inventory_of, read_timetable
 from lcm.sim.plan.reading_yaml import read_yaml
-from lcm.sim.plan.results import Comparison, summary
+from lcm.sim.plan.results import Comparison
+from lcm.sim.plan.summary import summary
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.variant import read_variants
 
 _MOST_FAULTS = 60
 
 
-class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan as it is requested. `timetable` is JSON of the same form as the YAML."""
+class TimetableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A timetable as a file; the ending of its name says which form it has."""
 
-    timetable: dict[str, Any]
+    name: str
+    text: str
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan as it is requested. `timetable` is JSON of the same form as the YAML; a `file` is read instead of it."""
+
+    timetable: dict[str, Any] = {}
+    file: TimetableFile | None = None
     title: str = "plan"
     compare: tuple[str, ...] = ()
     smallest: bool = False
@@ -44,9 +53,12 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def timetable_of(request: PlanRequest) -> Timetable:
     """Return the timetable of a request. Raises Invalid with every fault, each with its path."""
+    live = [inventory_of(request.live)] if request.live else []
+    if request.file:
+        return read_timetable(request.file.name, request.file.text.encode(), live)
     text = msgspec.json.encode(request.timetable).decode()
     own, rows = read_yaml(text, lines=False)
-    return combine((own, *([inventory_of(request.live)] if request.live else [])), rows)
+    return combine((own, *live), rows)
 
 
 def run_request(request: PlanRequest, heard: OnProgress = lambda _: None) -> Comparison:
@@ -75,7 +87,7 @@ def main() -> int:
         faults = [{"path": one.path, "problem": one.problem, "remedy": one.remedy} for one in error.faults]
         _write_line({"faults": faults})
         return 2
-    _write_line({"result": summary(comparison), **({"html": page_of(comparison)} if request.html else {})})
+    _write_line({"result": summary(comparison), **({"html": page_of(comparison, read_look())} if request.html else {})})
     return 0
 
 

@@ -1,10 +1,9 @@
-"""The results of a plan as values, from which reports are made, and as JSON for programs."""
+"""The results of a plan as values, from which reports are made."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
@@ -216,63 +215,3 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def cost_of(run: MachineRun) -> Decimal | None:
     """Return what a machine's run costs; None where its price is not known."""
     return None if run.hourly_usd is None else run.hours * run.hourly_usd
-
-
-def summary(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison for programs: totals first, then what they are added up from."""
-    return {
-        "title": comparison.title,
-        "smallest": comparison.smallest,
-        "searched": comparison.searched,
-        "variants": [_trial_summary(one) for one in comparison.trials],
-    }
-
-
-def _trial_summary(trial: Trial) -> dict[str, Any]:
-    bound = trial.bound
-    return {
-        "name": trial.variant.name,
-        "choices": {_choice_key(one.key, one.track): one.value for one in trial.variant.choices},
-        "faults": trial.variant.faults,
-        "seed": trial.variant.seed,
-        "begins": trial.begins,
-        "ends": trial.ends,
-        "zone": trial.zone,
-        "wanted": trial.wanted,
-        "promised": trial.promised,
-        "refused": trial.refusals,
-        "late": len(trial.late),
-        "interrupted": trial.interrupted,
-        "unserved": trial.unserved,
-        "unextended": trial.unextended,
-        "waits_seconds": trial.waits_seconds,
-        "session_hours": _round_number(trial.session_hours),
-        "machine_hours": _round_number(trial.hours),
-        "usd": _round_number(trial.usd),
-        "peak": trial.peak,
-        "bound": {"machine_hours": _round_number(bound.hours), "usd": _round_number(bound.usd), "peak": bound.peak},
-        "spent": [
-            {
-                "day": one.day,
-                "track": one.track,
-                "machine_hours": _round_number(one.hours),
-                "usd": _round_number(one.usd),
-            }
-            for one in trial.spent
-        ],
-        "refusals": msgspec.to_builtins(trial.refused),
-        "late_starts": msgspec.to_builtins(trial.late),
-        "machines": [
-            {"track": one.track, "instance_type": one.instance_type, "since": one.since, "until": one.until}
-            for one in trial.runs
-        ],
-        "played_seconds": trial.played_seconds,
-    }
-
-
-def _choice_key(key: str, track: str) -> str:
-    return f"{key}@{track}" if track else key
-
-
-def _round_number(value: Decimal | None) -> float | None:
-    return None if value is None else round(float(value), 4)

@@ -301,6 +301,6 @@ async def _catch_error(question: Coroutine[Any, Any, T]) -> T | _ErrorAnswer:
         return _ErrorAnswer(error)
 
 
-def _position_frame(event: Event, at: Position, epoch: str) -> bytes:  # noqa: ARG001  as feeds call it
+def _position_frame(event: Event, at: Position, epoch: str, rows: bool) -> bytes:  # noqa: ARG001, FBT001  as feeds call it
     """Return the position alone: listeners compare it with what the witness saw."""
     return b"%d.%d " % at

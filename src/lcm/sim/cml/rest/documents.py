@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from lcm.model.base.resource import END
+
 Json = dict[str, Any]
 Coordinate = Annotated[int, Meta(ge=-15_000, le=15_000)]
 Label = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -20,7 +22,7 @@ Disk = Annotated[int, Meta(ge=0, le=4096)]
 Title = Annotated[str, Meta(min_length=1, max_length=64)]
 Description = Annotated[str, Meta(max_length=4096)]
 Notes = Annotated[str, Meta(max_length=32_768)]
-Mac = Annotated[str, Meta(pattern=r"^[a-fA-F\d]{2}(:[a-fA-F\d]{2}){5}$")]
+Mac = Annotated[str, Meta(pattern=r"^[a-fA-F\d]{2}(:[a-fA-F\d]{2}){5}" + END)]
 Slot = Annotated[int, Meta(ge=0, le=128)]
 Limit = Annotated[int, Meta(ge=0)]
 SIZES: Final = ("ram", "cpus", "cpu_limit", "data_volume", "boot_disk_size")
@@ -87,7 +89,7 @@ class InterfaceFile(CmlDocument):
     """An interface in a topology file; its id is unique within its node only."""
 
     id: LocalId
-    type: Annotated[str, Meta(pattern="^(physical|loopback)$")]
+    type: Annotated[str, Meta(pattern="^(physical|loopback)" + END)]
     label: Label | None = None
     node: LocalId | None = None
     slot: Slot | None = None
@@ -116,7 +118,7 @@ class LinkFile(CmlDocument):
 class LabHeading(CmlDocument):
     """The heading of a topology file; `timestamp` is a remnant of the oldest schemas."""
 
-    version: Annotated[str, Meta(pattern=r"^0\.(0\.[1-5]|1\.0|2\.[0-2]|3\.0)$")]
+    version: Annotated[str, Meta(pattern=r"^0\.(0\.[1-5]|1\.0|2\.[0-2]|3\.0)" + END)]
     title: Title | None = None
     description: Description = ""
     notes: Notes = ""
@@ -137,7 +139,7 @@ class Association(CmlDocument):
     """What a user or group may do with a lab."""
 
     id: str
-    permissions: list[Annotated[str, Meta(pattern="^lab_(view|exec|edit|admin)$")]]
+    permissions: list[Annotated[str, Meta(pattern="^lab_(view|exec|edit|admin)" + END)]]
 
 
 class Associations(CmlDocument):
@@ -281,7 +283,7 @@ class PoolUpdate(CmlDocument):
 class Registration(CmlDocument):
     """A licence token."""
 
-    token: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9+/%=-]{1,256}$")]
+    token: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9+/%=-]{1,256}" + END)]
     reregister: bool = False
 
 
@@ -309,7 +311,7 @@ class LicenceTransport(CmlDocument):
 class NoticeCreate(CmlDocument):
     """A notice to show."""
 
-    level: Annotated[str, Meta(pattern="^(INFO|SUCCESS|WARNING|ERROR)$")]
+    level: Annotated[str, Meta(pattern="^(INFO|SUCCESS|WARNING|ERROR)" + END)]
     label: Label
     content: Annotated[str, Meta(max_length=8192)] = ""
     enabled: bool = False
@@ -319,7 +321,7 @@ class NoticeCreate(CmlDocument):
 class NoticeUpdate(CmlDocument):
     """What may change on a notice."""
 
-    level: Annotated[str, Meta(pattern="^(INFO|SUCCESS|WARNING|ERROR)$")] | UnsetType = UNSET
+    level: Annotated[str, Meta(pattern="^(INFO|SUCCESS|WARNING|ERROR)" + END)] | UnsetType = UNSET
     label: Label | UnsetType = UNSET
     content: Annotated[str, Meta(max_length=8192)] | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET

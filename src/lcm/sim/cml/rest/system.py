@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from lcm.model.base.resource import END
 from lcm.sim.cml.faults import bad_request, forbidden, not_found
 from lcm.sim.cml.rest.documents import (
     Credentials,
@@ -20,7 +21,7 @@ from lcm.sim.cml.rest.documents import (
 from lcm.sim.cml.rest.routing import ADMIN, ANYBODY, DONE, Call, CmlRoute, Reply, text_reply
 from lcm.sim.cml.stats import COMPUTE_ID, health_report, node_counts, system_stats
 
-Product = Annotated[str, Meta(pattern=r"^\w{1,20}$")]
+Product = Annotated[str, Meta(pattern=r"^\w{1,20}" + END)]
 
 _SHORTEST_SESSION, _LONGEST_SESSION = 300, 604_800
 _CONNECTOR_ID: Final = "00000000-0000-4000-c000-000000000000"

@@ -1,0 +1,1 @@
+"""What answers on the serial consoles of simulated nodes."""

@@ -1,0 +1,116 @@
+"""What holds for every page: axe finds nothing serious, in light and dark, and the first page is of use soon."""
+
+import statistics
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from playwright.sync_api import Browser, expect
+
+from browser.browser import Watched, find_axe_faults, watch
+from browser.installation import Installation
+
+STAFF_PAGES = (
+    "/",
+    "/sessions",
+    "/workers",
+    "/workers/workshop",
+    "/book",
+    "/calendar",
+    "/reservations",
+    "/reservations/new",
+    "/alerts",
+    "/events",
+    "/tokens",
+    "/definitions",
+    "/definitions/new",
+    "/definitions/ccna-basics:1.0.0",
+    "/planner",
+    "/pools",
+    "/pools/ccna",
+    "/nowhere",
+    "/audit",
+    "/settings",
+    "/sinks",
+    "/sinks/for-axe",
+    "/reservations/for-axe",
+)
+SINK = {"name": "for-axe", "url": "https://hooks.example.org/lcm", "event_types": ["alert.*"]}
+
+LEARNER_PAGES = ("/", "/book", "/sessions", "/events", "/tokens", "/workers")
+USABLE_MS = 1_500
+TRIES = 3
+SHOWN = """() => {
+  const heading = document.querySelector("main h1:not(.unseen)");
+  const data = document.querySelector("main .big");
+  if (heading && data && !document.querySelector("main [role=status] .spinner")) return performance.now();
+  return null;
+}"""
+
+
+def a_reservation() -> dict[str, Any]:
+    """Return a class of two, tomorrow."""
+    start = datetime.now(UTC) + timedelta(days=1)
+    slot = {"timeslot_start": start.isoformat(), "timeslot_end": (start + timedelta(hours=1)).isoformat()}
+    return {"metadata": {"name": "for-axe"}, "spec": {"definition": "ccna-basics:1.0.0", "count": 2, **slot}}
+
+
+def test_axe_finds_nothing_serious_for_staff_in_light_and_dark(staff: Watched, installation: Installation) -> None:
+    installation.ask("POST", "/api/sinks", json=SINK)
+    installation.ask("POST", "/api/reservations", json=a_reservation())
+    page = staff.open("/")
+    faults = {}
+    for path in STAFF_PAGES:
+        page.goto(staff.url + path)
+        expect(page.locator("main h1:not(.unseen)")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="Loading")).to_have_count(0)
+        faults[path] = find_axe_faults(page, in_dark=True)
+    page.goto(f"{staff.url}/workers/workshop")
+    page.get_by_role("button", name="Terminate").click()
+    faults["dialog"] = find_axe_faults(page, in_dark=True)
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("work")
+    expect(page.get_by_role("option").first).to_be_visible()
+    faults["search"] = find_axe_faults(page, in_dark=True)
+    assert not any(faults.values()), faults
+
+
+def test_axe_finds_nothing_serious_for_learners_and_for_who_is_not_signed_in(
+    learner: Watched, installation: Installation
+) -> None:
+    token = installation.token("ada", "user")
+    session = {"metadata": {"name": "for-axe"}, "spec": {"definition": "ccna-basics:1.0.0", "duration_minutes": 60}}
+    installation.ask("POST", "/api/lablet-sessions", token=token, json=session)
+    installation.wait_for("/api/lablet-sessions/for-axe", phases={"RUNNING"})
+    page = learner.open("/")
+    faults = {}
+    for path in (
+        *LEARNER_PAGES,
+        "/sessions/for-axe",
+        *(f"/sessions/for-axe/{tab}" for tab in ("consoles", "topology", "observed", "story")),
+    ):
+        page.goto(learner.url + path)
+        expect(page.locator("main h1:not(.unseen)")).to_be_visible()
+        if found := find_axe_faults(page):
+            faults[path] = found
+    learner.context.clear_cookies()
+    learner.allowed.add("401")
+    page.goto(learner.url)
+    expect(page.get_by_text("Sign in with a link")).to_be_visible()
+    if found := find_axe_faults(page):
+        faults["sign-in"] = found
+    assert not faults
+
+
+def test_the_first_page_is_of_use_within_one_and_a_half_seconds(chromium: Browser, installation: Installation) -> None:
+    took = []
+    for _ in range(TRIES):
+        with watch(chromium, installation.url) as mine:
+            mine.enter(installation.link())
+            page = mine.context.new_page()
+            session = mine.context.new_cdp_session(page)
+            session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+            page.goto(f"{installation.url}/", wait_until="commit")
+            took.append(float(page.wait_for_function(SHOWN, polling="raf").json_value()))
+            expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
+    assert statistics.median(took) < USABLE_MS, took
