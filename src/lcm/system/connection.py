@@ -111,8 +111,11 @@ class HttpConnection(HttpToolsProtocol):
             self._expect_within(limits.idle_seconds if self._has_whole_body else limits.unread_seconds)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over; its place and its limits go with it."""
-        if self._is_answering or self.pipeline or self._has_body:
+        """Hand the connection over; its place and its limits go with it.
+
+        Not while earlier answers wait to be taken: what takes over would not be told that sending is paused.
+        """
+        if self._is_answering or self.pipeline or self._has_body or self.flow.write_paused:
             self.send_400_response("An upgrade comes alone.")
             return
         self.connections.discard(self)

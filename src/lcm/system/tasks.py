@@ -105,13 +105,16 @@ class TimeSlice:
 
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
+    def is_over(self) -> bool:
+        """Return whether the present slice is used up."""
+        return asyncio.get_running_loop().time() - self.since > _SLICE_SECONDS
+
     async def yield_if_over(self) -> bool:
         """Return whether the present slice was used up; other tasks have run then."""
-        time = asyncio.get_running_loop().time
-        if time() - self.since <= _SLICE_SECONDS:
+        if not self.is_over():
             return False
         await asyncio.sleep(0)
-        self.since = time()
+        self.since = asyncio.get_running_loop().time()
         return True
 
 

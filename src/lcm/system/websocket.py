@@ -201,6 +201,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._answered = True
         self._write_response(response)
         self._transport.close()
+        self._loop.call_later(self._limits.close_seconds, self._transport.abort)  # a client may not take it
 
     def _write_response(self, response: Response) -> None:
         self._handshake.send_response(response)

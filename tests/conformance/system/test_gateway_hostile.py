@@ -7,6 +7,8 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from statistics import median
 
 import pytest
@@ -15,6 +17,7 @@ from harness.consoles import SOON
 from harness.gateway import MESSAGE_BYTES, Gateway, gateway, read_until
 from harness.plane_world import LIMITS
 from harness.servers import LOOPBACK
+from lcm.system.connection import HttpConnection
 from lcm.system.limits import ConnectionLimits
 
 CONSOLES = 300
@@ -229,6 +232,43 @@ async def _pour(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(bytes(65_536))
             await writer.drain()
+
+
+@pytest.mark.parametrize("token", ["mine", "wrong"])
+async def test_who_takes_no_answers_gets_no_console_and_is_dropped(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be sent pauses sending; whoever takes the connection over is not told so."""
+    served, made = list[HttpConnection](), HttpConnection.connection_made
+
+    def note(connection: HttpConnection, transport: asyncio.Transport) -> None:
+        served.append(connection)
+        made(connection, transport)
+
+    monkeypatch.setattr(HttpConnection, "connection_made", note)
+    limits = ConnectionLimits(message_bytes=MESSAGE_BYTES, send_seconds=0.5, head_seconds=0.5)
+    quiet = await asyncio.start_server(_stay_quiet, LOOPBACK, 0)
+    port = quiet.sockets[0].getsockname()[1]
+    async with quiet, gateway(connections=limits, ports={"R1_serial": port}) as gate:
+        secret = gate.desk.secrets["ada"] if token == "mine" else "lcm_wrong"
+        _, writer = await asyncio.open_connection(LOOPBACK, gate.port, limit=1_000)
+        host, answers = f"Host: {LOOPBACK}:{gate.port}\r\n", count()
+        while not served or not served[0].flow.write_paused:
+            writer.write(f"GET /api/openapi.json HTTP/1.1\r\n{host}\r\n".encode())
+            await _until(partial(_has_answered, served, next(answers)))
+        writer.write(
+            f"GET /api/lablet-sessions/s1/consoles/R1_serial HTTP/1.1\r\n{host}"
+            f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n"
+            f"Authorization: Bearer {secret}\r\n\r\n".encode()
+        )
+        transport = served[0].transport
+        await _until(transport.is_closing)
+        await _until(lambda: not transport.get_write_buffer_size())
+        assert not gate.desk.api.consoles.total
+        writer.close()
+
+
+def _has_answered(served: list[HttpConnection], before: int) -> bool:
+    return bool(served) and served[0].server_state.total_requests > before and served[0].cycle.response_complete
 
 
 async def test_a_silent_client_is_asked_and_then_closed() -> None:

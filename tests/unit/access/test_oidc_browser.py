@@ -236,6 +236,22 @@ async def test_failures_of_others_and_foreign_links_do_not_use_up_what_an_addres
         assert answer.status_code == 429
 
 
+async def test_codes_that_one_address_brings_back_are_asked_about_within_bounds(provider: Provider) -> None:
+    asked = 0
+
+    def refuse() -> tuple[int, bytes]:
+        nonlocal asked
+        asked += 1
+        return 400, b'{"error": "invalid_grant"}'
+
+    provider.broken["/token"] = refuse
+    async with visit(provider, limits=replace(LIMITS, exchanges_per_second=0.01, exchange_burst=3)) as it:
+        for _ in range(5):
+            assert reason_of(await it.browser.get(f"{CALLBACK_PATH}?code=x&state=y")) == "unfinished"
+        told = [reason_of(await it.sign_in()) for _ in range(5)]
+        assert (told, asked) == (["used"] * 3 + ["busy"] * 2, 3)
+
+
 async def test_a_browser_that_names_no_host_is_led_to_the_page_unless_the_settings_name_it(provider: Provider) -> None:
     nowhere = {"Host": "no host"}
     async with visit(provider) as it:

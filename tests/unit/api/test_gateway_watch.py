@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import msgspec
@@ -13,6 +13,7 @@ from harness.plane_world import LIMITS
 from harness.stores import HandClock
 from lcm.api.gateway.registry import OpenConsole, OpenConsoles
 from lcm.api.http.sockets import SESSION_OVER
+from lcm.control.delivery.events import CONSOLE_OPENED
 from lcm.control.delivery.feed import Feed
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Unreachable
@@ -119,6 +120,58 @@ async def test_who_may_not_see_the_session_any_more_is_ended_and_others_stay() -
         mine, staff, former = it.enter(1), it.enter(1, "otto", Role.OPERATOR), it.enter(1, "bob")
         await asyncio.sleep(2 * READ_SECONDS)
         assert [one.ending is None for one in (mine, staff, former)] == [True, True, False]
+
+
+def joined(who: str, **more: object) -> Event:
+    about = {"session_id": "s1", "instance_id": "s1", "session_name": "s1", "console": "R1_serial", "who": who}
+    data = about | {"role": "operator", "looking": False, "is_open": True, "timestamp": "2026-01-01T00:00:00Z"} | more
+    return Event(
+        type=f"lablet.session.{CONSOLE_OPENED}",
+        time=HandClock().now(),
+        kind="LabletSession",
+        name="s1",
+        namespace="default",
+        data=msgspec.Raw(msgspec.json.encode(data)),
+        session_id="s1",
+    )
+
+
+async def count_notices(console: OpenConsole) -> int:
+    """Return how often somebody was told of to a console."""
+    found = 0
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(1):
+                await console.next_notice()
+            found += 1
+    return found
+
+
+@virtually
+async def test_an_owner_is_told_once_of_whoever_joins_whichever_comes_first() -> None:
+    async with watched() as it:
+        it.enter(1, "otto", Role.OPERATOR)
+        early = it.enter(1)
+        it.consoles.hear(joined("otto"))
+        late = it.enter(1)
+        assert [await count_notices(one) for one in (early, late)] == [1, 1]
+
+
+@virtually
+async def test_an_owner_hears_nothing_of_staff_whose_opening_was_never_committed() -> None:
+    async with watched() as it:
+        staff = it.enter(1, "otto", Role.OPERATOR)
+        mine = it.enter(1)
+        it.consoles.leave(staff)
+        assert await count_notices(mine) == 0
+
+
+@virtually
+async def test_what_a_newer_version_tells_of_who_joined_is_heard_as_far_as_it_is_known() -> None:
+    async with watched() as it:
+        mine = it.enter(1)
+        it.consoles.hear(joined("otto", mood="curious"))
+        assert await count_notices(mine) == 1
 
 
 @virtually

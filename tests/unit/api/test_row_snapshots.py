@@ -16,7 +16,14 @@ from harness.credentials import given_keys
 from harness.plane_world import hand_clock
 from lcm.api.http.limits import ApiLimits
 from lcm.api.routes import stream
-from lcm.api.routes.row_snapshots import MOST_HELD, OLDEST_SECONDS, SHARED_SECONDS, EncodedRows, RowSnapshots
+from lcm.api.routes.row_snapshots import (
+    MOST_HELD,
+    MOST_OF_ONE,
+    OLDEST_SECONDS,
+    SHARED_SECONDS,
+    EncodedRows,
+    RowSnapshots,
+)
 from lcm.api.routes.stream import frame
 from lcm.control.delivery.feed import Feed
 from lcm.control.objects.records import creation_ops
@@ -31,6 +38,7 @@ from lcm.store.memory import MemoryStore
 SESSIONS, CLIENTS = 900, 100
 MOST_SECONDS = 0.1
 OWNERS = ("ada", "bob", "cleo")
+ROOT = Caller(name="root", role=Role.ADMIN)
 LIMITS = ApiLimits(requests_per_second=1e9, burst=10**9, streams=CLIENTS)
 
 
@@ -119,16 +127,16 @@ def test_a_snapshot_is_shared_for_a_moment_and_longer_while_many_are_still_sent(
             held = list[EncodedRows]()
             for _ in range(MOST_HELD):
                 await asyncio.sleep(SHARED_SECONDS)
-                held.append(await snapshots.find())
-                assert await snapshots.find() is held[-1]
+                held.append(await snapshots.find(ROOT))
+                assert await snapshots.find(ROOT) is held[-1]
             assert len(set(held)) == MOST_HELD
             await asyncio.sleep(OLDEST_SECONDS - 1)
-            assert await snapshots.find() is held[-1]
+            assert await snapshots.find(ROOT) is held[-1]
             await asyncio.sleep(1)
             with pytest.raises(Throttled):
-                snapshots.find()
+                snapshots.find(ROOT)
             held.clear()
-            await snapshots.find()
+            await snapshots.find(ROOT)
 
     run(story)
 
@@ -136,17 +144,17 @@ def test_a_snapshot_is_shared_for_a_moment_and_longer_while_many_are_still_sent(
 def test_only_the_snapshot_whose_events_are_gone_is_forgotten_and_that_makes_no_more_of_them() -> None:
     async def story() -> None:
         async with opened_snapshots() as snapshots:
-            first = await snapshots.find()
+            first = await snapshots.find(ROOT)
             snapshots.forget(first.revision + 1)
-            assert await snapshots.find() is first
+            assert await snapshots.find(ROOT) is first
             held = [first]
             while len(held) < MOST_HELD:
                 snapshots.forget(first.revision)
-                held.append(await snapshots.find())
+                held.append(await snapshots.find(ROOT))
             assert len(set(held)) == MOST_HELD
             snapshots.forget(first.revision)
             with pytest.raises(Throttled):
-                snapshots.find()
+                snapshots.find(ROOT)
 
     run(story)
 
@@ -157,9 +165,27 @@ def test_whoever_does_not_see_all_holds_no_snapshot_while_reading_its_part() -> 
             reading = list[Iterator[bytes]]()
             for number in range(2 * MOST_HELD):
                 await asyncio.sleep(SHARED_SECONDS)
-                rows = await snapshots.find()
-                reading.append(rows.frames_for(Caller(name=f"u{number}", role=Role.USER)))
+                rows = await snapshots.find(ROOT)
+                reading.append(snapshots.frames_for(Caller(name=f"u{number}", role=Role.USER), rows))
                 del rows
+
+    run(story)
+
+
+def test_slow_clients_of_one_caller_hold_few_snapshots_and_others_get_theirs() -> None:
+    async def read_as(snapshots: RowSnapshots, caller: Caller) -> Iterator[bytes]:
+        await asyncio.sleep(SHARED_SECONDS)
+        return snapshots.frames_for(caller, await snapshots.find(caller))
+
+    async def story() -> None:
+        async with opened_snapshots() as snapshots:
+            reading = [await read_as(snapshots, ROOT) for _ in range(MOST_OF_ONE)]
+            assert all(next(one) for one in reading)
+            with pytest.raises(Throttled, match="your other clients"):
+                await read_as(snapshots, ROOT)
+            await read_as(snapshots, Caller(name="otto", role=Role.OPERATOR))
+            reading.pop()
+            await read_as(snapshots, ROOT)
 
     run(story)
 

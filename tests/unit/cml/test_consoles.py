@@ -1,6 +1,7 @@
 """Serial consoles of simulated nodes over real sockets: prompts, configuration that is kept, several at one line."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from harness.clouds import one
 from harness.consoles import SOON, ConsoleLab, console_lab, telnet
 from lcm.sim.cml.direct import DirectHost
+from lcm.sim.cml.rest.documents import ConfigurationFile
 from lcm.sim.cml.topology import write_lab_file
 
 
@@ -169,6 +171,27 @@ async def test_nodes_of_a_lab_ping_each_other_once_they_are_configured(lab: Cons
     async with telnet(lab.address, lab.ports["R1"]) as line:
         await line.until("R1>")
         assert "!!!!!" in await line.say("ping 10.0.0.2", "R1>")
+
+
+async def test_many_commands_in_a_few_bytes_keep_nobody_waiting(lab: ConsoleLab) -> None:
+    """A large configuration, and a ping that looks at all of them, from the history: two keys each time."""
+    blocks = "".join(
+        f"interface Loopback{number}\n description {'x' * 200}\n ip address 10.1.{number}.1 255.255.255.255\n!\n"
+        for number in range(128)
+    )
+    for label in ("R1", "R2"):
+        lab.node(label).running = [ConfigurationFile("ios_config.txt", f"hostname {label}\n{blocks}end\n")]
+    async with telnet(lab.address, lab.ports["R1"]) as line:
+        await line.until("R1>")
+        await line.say("ping 10.9.9.9", "R1>")
+        line.press(b"\x10\r" * 250 + b"show version\r")
+        reading, longest = asyncio.create_task(line.until("uptime")), 0.0
+        while not reading.done():
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - began)
+        await reading
+        assert longest < 0.1
 
 
 async def test_a_desktop_has_a_shell_whose_settings_are_kept(lab: ConsoleLab) -> None:

@@ -23,6 +23,7 @@ from lcm.model.base.errors import LcmError
 from lcm.model.base.event import Event, SessionConsoleJoined
 from lcm.model.base.resource import Part
 from lcm.model.kinds.session import LabletSession
+from lcm.store.codec import decode_known
 from lcm.system.tasks import run_until_first_ends
 
 _CHECK_SECONDS: Final = 0.5
@@ -31,7 +32,6 @@ _LOOKS_PER_CHECK: Final = 20
 _READS: Final = 16
 """How many sessions are read at once."""
 _MAX_NOTICES: Final = 50
-_joined_decoder: Final = msgspec.json.Decoder(SessionConsoleJoined)
 _encode: Final = msgspec.json.Encoder().encode
 _log: Final = structlog.get_logger()
 
@@ -68,6 +68,8 @@ class OpenConsole:
         self.looking = looking
         self.is_token_valid = is_token_valid
         self.find_session = find_session
+        self.is_announced = False
+        """Whether the event that tells its owner of it was heard."""
         self.ending: tuple[int, str] | None = None
         """The code and the reason with which it must end."""
         self._notices: deque[str] = deque(maxlen=_MAX_NOTICES)
@@ -135,7 +137,7 @@ class OpenConsoles:
         self._look_at(self._changed, {console.session_id})
         if console.is_owners:
             for other in known:
-                if not other.is_owners:
+                if other.is_announced:  # of the others an event will tell
                     console.notify(_notice_about(other))
 
     def leave(self, console: OpenConsole) -> None:
@@ -154,7 +156,7 @@ class OpenConsoles:
         if event.session_id not in self._by_session:
             return
         if event.type.endswith((CONSOLE_OPENED, CONSOLE_CLOSED)):
-            self._announce(_joined_decoder.decode(event.data))
+            self._announce(decode_known(event.data, SessionConsoleJoined))  # a newer version may tell more
         else:
             self._look_at(self._changed, {event.session_id})
 
@@ -214,6 +216,8 @@ class OpenConsoles:
         for console in self._by_session.get(joined.session_id, ()):
             if console.is_owners:
                 console.notify(notice)
+            elif (console.caller.name, console.name) == (joined.who, joined.console):
+                console.is_announced = joined.is_open
 
 
 def _notice_about(other: OpenConsole) -> ConsoleNotice:

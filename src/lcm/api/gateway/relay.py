@@ -5,6 +5,7 @@ waits for nobody but its own two sides.
 """
 
 import asyncio
+import socket as sockets
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ _CHUNK: Final = 65_536
 _CONNECT_SECONDS: Final = 5.0
 _TAKE_SECONDS: Final = 30.0
 """For a port that takes nothing of what was sent."""
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
+"""Seconds of silence, seconds between questions, and how many of them: options that not every system has."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class Relay:
         except (OSError, TimeoutError):
             self._set_outcome(UNREACHABLE, f"{self._console.name} does not answer; try again in a minute")
             return
+        _keep_alive(writer.get_extra_info("socket"))
         try:
             await run_until_first_ends(
                 self._pass_to_client(reader, writer), self._pass_to_port(writer), self._pass_notices()
@@ -114,3 +118,11 @@ class Relay:
 
     def _set_outcome(self, code: int, reason: str) -> None:
         self.outcome.code, self.outcome.reason = code, reason
+
+
+def _keep_alive(line: sockets.socket) -> None:
+    """Have the system ask a silent port whether it is there: what lies between forgets silent connections."""
+    line.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if (option := getattr(sockets, name, None)) is not None:
+            line.setsockopt(sockets.IPPROTO_TCP, option, value)

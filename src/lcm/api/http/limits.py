@@ -40,6 +40,9 @@ class ApiLimits:
     failures_per_minute: float = 10.0
     failure_burst: int = 20
     """Sign-ins that may fail in quick succession from one address."""
+    exchanges_per_second: float = 1.0
+    exchange_burst: int = 200
+    """Sign-ins that come back from the provider to one address, behind which a whole class may be."""
     streams: int = 20
     """Streams that one caller may have open."""
     consoles: int = 20

@@ -17,7 +17,7 @@ import msgspec
 
 from lcm.api.gateway.registry import OpenConsoles
 from lcm.api.http.answers import CLOSE, Receive, Scope
-from lcm.api.http.limits import ApiLimits, HeldBodies, OpenStreams, SignInFailures
+from lcm.api.http.limits import ApiLimits, HeldBodies, OpenStreams, SignInFailures, TokenBuckets
 from lcm.api.http.metrics import ApiMetrics
 from lcm.api.http.problems import AMBIGUOUS, MALFORMED, NO_MEDIA, TOO_SLOW, Declined, ProblemLog, public_problem
 from lcm.api.routes.plan_shapes import Planner
@@ -131,13 +131,17 @@ class RequestContext:
     machine_consoles: MachineConsoles = field(default_factory=MachineConsoles)
     problems: ProblemLog = field(default_factory=ProblemLog)
     bodies: HeldBodies = field(init=False)
+    exchanges: TokenBuckets = field(init=False)
+    """Sign-ins of each address that have us ask the provider."""
     snapshots: RowSnapshots = field(init=False)
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     acting: Callable[[Caller], Plane] = field(init=False)
     """Returns the plane of a caller; the planes of recent callers are cached."""
 
     def __post_init__(self) -> None:
-        self.bodies = HeldBodies(self.limits)
+        limits = self.limits
+        self.bodies = HeldBodies(limits)
+        self.exchanges = TokenBuckets(limits, rate=limits.exchanges_per_second, burst=limits.exchange_burst)
         self.snapshots = RowSnapshots(self.core, self.feed)
         self.acting = lru_cache(maxsize=1_000)(self.core.plane_for)
 

@@ -6,7 +6,9 @@ wanted. A sign-in that comes to nothing leads to the sign-in page, which says wh
 person with a browser.
 """
 
+import asyncio
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlencode
 
@@ -29,6 +31,7 @@ from lcm.control.access.oidc_browser import (
     SignInFailure,
 )
 from lcm.control.access.sign_in import SignInUse
+from lcm.model.access.address import address_block
 from lcm.model.access.secret import Secret, use_of
 from lcm.model.base.errors import LcmError, NoRoom, Refused, Stuck
 from lcm.model.base.resource import END, Part
@@ -110,7 +113,7 @@ async def _begin_session(
     request: Request, provider: BrowserSignIn, pending: PendingSignIn | None
 ) -> tuple[Secret, datetime]:
     """Begin the session of whom the provider names, and return when it ends. Raises SignInFailedError or NoRoom."""
-    found = await provider.finish(pending, _read_answer(request))
+    found = await provider.finish(pending, _read_answer(request), admit=partial(_admit_exchange, request))
     assert pending is not None, "without it nothing is finished"
     await check_room(request, found.caller.name)
     use = SignInUse(provider.client.issuer, pending.state, pending.expires_at)
@@ -120,6 +123,12 @@ async def _begin_session(
     secret, token = made
     assert token.expires_at is not None, "a session ends"
     return secret, token.expires_at
+
+
+def _admit_exchange(request: Request) -> None:
+    """Raise SignInFailedError when too many sign-ins came back from an address: each has us ask the provider."""
+    if request.shared.exchanges.take(address_block(request.address), asyncio.get_running_loop().time()):
+        raise SignInFailedError(SignInFailure.BUSY, "too many sign-ins from one address")
 
 
 def _provider_of(request: Request) -> BrowserSignIn:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
@@ -37,6 +37,8 @@ SHARED_SECONDS: Final = 1.0
 """How long a snapshot is given to others after it was made."""
 MOST_HELD: Final = 8
 """While so many are still being sent to slow clients, no new one is made."""
+MOST_OF_ONE: Final = 2
+"""While so many are still being sent to the slow clients of one caller, no new one is made for it."""
 OLDEST_SECONDS: Final = 30.0
 """How old a snapshot is given to others at most, while no new one may be made."""
 _ROWS_PER_FRAME: Final = 200
@@ -95,20 +97,31 @@ class RowSnapshots:
         self._feed = feed
         self._newest: asyncio.Task[EncodedRows] | None = None
         self._held: WeakSet[EncodedRows] = WeakSet()
+        self._readers: WeakKeyDictionary[EncodedRows, set[str]] = WeakKeyDictionary()
+        """Who was given the frames of all, which hold a snapshot for as long as they are sent."""
 
-    def find(self) -> asyncio.Task[EncodedRows]:
+    def find(self, caller: Caller) -> asyncio.Task[EncodedRows]:
         """Return the making of a snapshot that is new enough, begun now if there is none; it raises as the store does.
 
         It is others' as well: wait for it with `asyncio.wait`, which does not cancel it. Raises Throttled when too many
-        are still being sent.
+        are still being sent, in all or to this caller.
         """
         newest = self._newest
         if newest is None or not self._is_shared(newest):
+            newest = self._newest = None  # what nobody is given any more is held by those who read it only
+            if sum(caller.name in names for names in self._readers.values()) >= MOST_OF_ONE:
+                raise Throttled("your other clients are still reading their snapshots; come again")
             if len(self._held) >= MOST_HELD:
                 raise Throttled("many clients are still reading their snapshots; come again")
             newest = self._newest = asyncio.create_task(self._make(), name="snapshot of rows")
             newest.add_done_callback(_retrieve_error)
         return newest
+
+    def frames_for(self, caller: Caller, made: EncodedRows) -> Iterator[bytes]:
+        """Return frames with all that a caller receives events of."""
+        if caller.role in SEES_ALL:
+            self._readers.setdefault(made, set()).add(caller.name)
+        return made.frames_for(caller)
 
     def forget(self, revision: int) -> None:
         """Forget the newest one if it is of this revision: the events that follow it are gone."""

@@ -191,12 +191,13 @@ class _Beginning:
 
     async def _read_rows(self) -> AsyncGenerator[bytes]:
         """Yield the parts of a snapshot of rows, and heartbeats while it is made. Raises Throttled, or as the store."""
-        making = self._request.shared.snapshots.find()
+        snapshots, caller = self._request.shared.snapshots, self._request.signed_in
+        making = snapshots.find(caller)
         while not (await asyncio.wait({making}, timeout=HEARTBEAT_SECONDS))[0]:
             yield ALIVE
         made = making.result()
         del making
-        self.at, parts = Position(made.revision, WHOLE_COMMIT), made.frames_for(self._request.signed_in)
+        self.at, parts = Position(made.revision, WHOLE_COMMIT), snapshots.frames_for(caller, made)
         del made  # who does not need it while parts are sent does not hold it
         for part in parts:
             yield part

@@ -34,6 +34,8 @@ _DISCOVERY_FRESH: Final = timedelta(minutes=10)
 _FAILURE_FRESH: Final = timedelta(seconds=5)
 """For how long everybody is told that it does not answer, before it is asked again."""
 _LONGEST_CODE: Final = 4096
+_MOST_EXCHANGES: Final = 32
+"""How many codes are being exchanged at once."""
 _OK: Final = 200
 _log: Final = structlog.get_logger()
 
@@ -129,6 +131,7 @@ class BrowserSignIn:
         self._fetch = fetch
         self._clock = clock
         self._secrets = secrets
+        self._exchanging = asyncio.Semaphore(_MOST_EXCHANGES)
         self._discovering = asyncio.Lock()
         self._discovered: tuple[datetime | None, Mapping[str, Any] | LcmError] = (None, {})
         """When the provider was asked about itself, and what came of it."""
@@ -155,8 +158,13 @@ class BrowserSignIn:
         }
         return _with_query(await self._address("authorization_endpoint"), query), pending
 
-    async def finish(self, pending: PendingSignIn | None, answer: ProviderAnswer) -> VerifiedCaller:
-        """Return who signed in. The code is exchanged only for an answer to the request that was begun."""
+    async def finish(
+        self, pending: PendingSignIn | None, answer: ProviderAnswer, *, admit: Callable[[], None]
+    ) -> VerifiedCaller:
+        """Return who signed in. The code is exchanged only for an answer to the request that was begun.
+
+        `admit` is called before that, and raises to prevent it: anybody may bring codes to be asked about.
+        """
         if pending is None or not hmac.compare_digest(pending.state.encode(), answer.state.encode()):
             raise SignInFailedError(SignInFailure.UNFINISHED, "the answer is to no sign-in of this browser")
         if self._clock.now() >= pending.expires_at:
@@ -166,7 +174,11 @@ class BrowserSignIn:
             raise _failure_of_error(answer.error)
         if not 0 < len(answer.code) <= _LONGEST_CODE:
             raise SignInFailedError(SignInFailure.PROVIDER, "the provider sent no code")
-        token = await self._exchange_code(answer.code, pending)
+        admit()
+        if self._exchanging.locked():
+            raise SignInFailedError(SignInFailure.BUSY, "too many sign-ins are being finished")
+        async with self._exchanging:
+            token = await self._exchange_code(answer.code, pending)
         with _reaching():
             found = await self._verifier.verify_id_token(token, client_id=self.client.client_id, nonce=pending.nonce)
         if isinstance(found, TokenRefusal):

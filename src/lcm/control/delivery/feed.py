@@ -161,8 +161,6 @@ class Feed:
             except Relist as error:
                 _log.warning("event feed begins anew", reason=str(error))
                 self._heard = None
-                for listener in self._listeners:
-                    listener.lose_track()
             except Later as error:
                 _log.warning("event feed interrupted", reason=str(error))
                 await asyncio.sleep(error.after.total_seconds())
@@ -223,11 +221,13 @@ class Feed:
         # Whoever joined while nothing was read is ended as well: what was committed meanwhile is not published.
         self._end_all()
         self.revision, self._newest = page.revision, _newest_of(page)
-        if self._heard is None:
-            self._heard = page.revision
+        lost_track, self._heard = self._heard is None, page.revision if self._heard is None else self._heard
         # What only listeners have not heard yet: whoever subscribes now has that behind it.
         async with self._store.events(after=self._heard) as reader:
             self.caught_up = True
+            if lost_track:  # only now: what they look at before, and what happens then, would go unheard
+                for listener in self._listeners:
+                    listener.lose_track()
             async for happened in reader:
                 self._publish(happened)
 

@@ -13,6 +13,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
+from lcm.system.tasks import TimeSlice
+
 WIDTH, HEIGHT = 640, 400
 _SCALE: Final = 2
 _CELL_WIDTH, _CELL_HEIGHT = 6 * _SCALE, 8 * _SCALE
@@ -173,9 +175,11 @@ class VncScreen:
         sending = asyncio.create_task(viewer.send_updates())
         try:
             await viewer.shake_hands()
+            turn = TimeSlice()
             while await viewer.read_message():
                 for one in self._viewers:
                     one.changed.set()
+                await turn.yield_if_over()  # reading does not wait while messages are there
         except (asyncio.IncompleteReadError, TimeoutError):
             pass  # the viewer left in the middle of a message, or was too slow
         finally:

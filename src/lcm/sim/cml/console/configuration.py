@@ -26,12 +26,12 @@ class ConfigurationBlock:
 
     head: str
     lines: list[str] = field(default_factory=list)
+    interface: str = field(init=False)
+    """The interface that the block is about, for good; empty when it is about something else."""
 
-    @property
-    def interface(self) -> str:
-        """The interface that the block is about; empty when it is about something else."""
+    def __post_init__(self) -> None:
         found = _INTERFACE.fullmatch(self.head)
-        return found[1].strip() if found else ""
+        self.interface = found[1].strip() if found else ""
 
     def put(self, line: str, *replaced: str) -> None:
         """Set a line in place of those that begin with one of these words."""
@@ -76,9 +76,8 @@ class DeviceConfiguration:
         made = cls(list(_parse_blocks(text[:MAX_BYTES])))
         if not any(_HOSTNAME.match(one.head) for one in made._blocks):
             made._blocks.insert(0, ConfigurationBlock(f"hostname {hostname}"))
-        for name in interfaces:
-            if made.find_interface(name) is None:
-                made.add_interface(name)
+        known = {one.interface.lower() for one in made._blocks}
+        made._add_interfaces([name for name in interfaces if name.lower() not in known])
         return made
 
     @property
@@ -99,13 +98,16 @@ class DeviceConfiguration:
 
     def add_interface(self, name: str) -> ConfigurationBlock | None:
         """Add an interface as a new device has it; None when there are too many."""
-        if len(self.interfaces) >= MAX_INTERFACES:
-            return None
-        lines = [NO_ADDRESS] if name.startswith("Loopback") else [NO_ADDRESS, SHUTDOWN]
-        block = ConfigurationBlock(f"interface {name}", lines)
-        last = max((number for number, one in enumerate(self._blocks) if one.interface), default=0)
-        self._blocks.insert(last + 1, block)
-        return block
+        return next(iter(self._add_interfaces([name])), None)
+
+    def _add_interfaces(self, names: Sequence[str]) -> Sequence[ConfigurationBlock]:
+        """Add interfaces after those that there are, as many as there may be; return the new ones."""
+        numbers = [number for number, one in enumerate(self._blocks) if one.interface]
+        fitting = names[: max(0, MAX_INTERFACES - len(numbers))]
+        made = [ConfigurationBlock(f"interface {name}", _new_lines(name)) for name in fitting]
+        after = max(numbers, default=0) + 1
+        self._blocks[after:after] = made
+        return made
 
     def write(self) -> str:
         """Return the configuration as text."""
@@ -113,6 +115,10 @@ class DeviceConfiguration:
         for block in self._blocks:
             lines += [block.head, *(f" {line}" for line in block.lines), *(["!"] if block.lines else [])]
         return "\n".join([*lines, "end", ""])
+
+
+def _new_lines(interface: str) -> list[str]:
+    return [NO_ADDRESS] if interface.startswith("Loopback") else [NO_ADDRESS, SHUTDOWN]
 
 
 def _parse_blocks(text: str) -> Iterator[ConfigurationBlock]:

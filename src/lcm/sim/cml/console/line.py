@@ -7,7 +7,8 @@ configuration; the line itself is gone with its port.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import Final, Protocol
 
@@ -18,13 +19,15 @@ from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.faults import CmlRefusal
 from lcm.sim.cml.parts import Files, Node, NodeState
 from lcm.sim.cml.rest.documents import ConfigurationFile
+from lcm.system.tasks import TimeSlice
 from lcm.system.telnet import TelnetWords
 
 _TELNET: Final = b"\xff\xfb\x01\xff\xfb\x03"
 """The server will echo, and will suppress go-ahead."""
 _KEYS: Final = re.compile(rb"\r\n|\r\x00|\x1b(?:[\[O][0-9;]{0,8}[A-Za-z~]?)?|.", re.DOTALL)
 _CHUNK: Final = 512
-"""Bytes that are taken at once: the commands in them are performed before others have their turn."""
+_MOST_PARSED: Final = 64
+"""Configurations whose addresses are kept: a ping asks those of every node of the lab."""
 _MAX_LINE: Final = 254
 _MAX_HISTORY: Final = 20
 _MAX_BEHIND: Final = 262_144
@@ -92,8 +95,14 @@ def _has_address(node: Node, address: IPv4Address) -> bool:
         return True
     if node.kind.main_file != _IOS_FILE:
         return any(one.ip == address for one in find_addresses(text))
-    blocks = DeviceConfiguration.parse(text, "node", ()).interfaces
-    return any(one.is_up and one.address is not None and one.address.ip == address for one in blocks)
+    return address in _addresses_up(text)
+
+
+@lru_cache(maxsize=_MOST_PARSED)
+def _addresses_up(configuration: str) -> frozenset[IPv4Address]:
+    """Return the addresses of a router's interfaces that are up."""
+    blocks = DeviceConfiguration.parse(configuration, "node", ()).interfaces
+    return frozenset(one.address.ip for one in blocks if one.is_up and one.address is not None)
 
 
 class ConsoleDialog(Protocol):
@@ -152,9 +161,9 @@ class LineEditor:
         """The prompt with what is typed so far."""
         return self._dialog.prompt + self._typed
 
-    def press(self, keys: bytes) -> str:
-        """Take some keys, and return what the terminal shows after them."""
-        return "".join(self._press(found.group()) for found in _KEYS.finditer(keys))
+    def press(self, keys: bytes) -> Iterator[str]:
+        """Take some keys, and yield what the terminal shows after each of them."""
+        return (self._press(found.group()) for found in _KEYS.finditer(keys))
 
     def _press(self, key: bytes) -> str:
         if known := self._actions.get(key):
@@ -216,7 +225,7 @@ class SerialLine:
         self._writers.add(writer)
         try:
             while data := await reader.read(_CHUNK):
-                self._broadcast(self._answer(telnet.split(data)[0]))
+                await self._take_keys(telnet.split(data)[0])
                 await writer.drain()
         finally:
             self._writers.discard(writer)
@@ -226,14 +235,23 @@ class SerialLine:
         shown = self._editor.shown if self._node.is_booted else f"{label} is booting ..."
         return f"\r\n{label} con{self._number} is now available\r\n\r\n{shown}".encode()
 
-    def _answer(self, keys: bytes) -> bytes:
-        if not keys:
-            return b""
-        if not self._node.is_booted:
-            return b"\r\n% The node is booting; try again in a moment\r\n"
-        return self._editor.press(keys).encode()
+    async def _take_keys(self, keys: bytes) -> None:
+        """Show what follows from keys. Others have their turn between two of them: a few may be many commands."""
+        if keys and not self._node.is_booted:
+            self._broadcast(b"\r\n% The node is booting; try again in a moment\r\n")
+            return
+        shown, turn = bytearray(), TimeSlice()
+        for part in self._editor.press(keys):
+            shown += part.encode()
+            if turn.is_over():
+                self._broadcast(bytes(shown))
+                shown.clear()
+                await turn.yield_if_over()
+        self._broadcast(bytes(shown))
 
     def _broadcast(self, shown: bytes) -> None:
+        if not shown:
+            return
         for writer in list(self._writers):
             writer.write(shown)
             if writer.transport.get_write_buffer_size() > _MAX_BEHIND:
