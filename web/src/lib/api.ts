@@ -61,6 +61,11 @@ export function isUnanswered(error: unknown): boolean {
   return error instanceof ProblemError && (error.status === 0 || error.status >= 500);
 }
 
+/** Whether the same may go well if it is asked again: nobody answered, or there was no time for it. */
+export function isPassing(error: unknown): boolean {
+  return isUnanswered(error) || (error instanceof ProblemError && error.status === 429);
+}
+
 /** Make a key that nobody else has. `randomUUID` exists only where the page came by HTTPS, or from this machine. */
 function makeKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -86,7 +91,13 @@ interface Sending {
 
 async function send<T>(method: string, path: string, body: unknown, query: Query, sending?: Sending): Promise<T> {
   const answer = await ask(method, path, body, query, sending);
-  return (answer.status === 204 ? undefined : await answer.json()) as T;
+  if (answer.status === 204) return undefined as T;
+  try {
+    return (await answer.json()) as T;
+  } catch (error) {
+    if (sending?.signal?.aborted) throw error;
+    throw new ProblemError(0, "Unreachable", "The server's answer was cut off. Try again in a moment.");
+  }
 }
 
 async function ask(

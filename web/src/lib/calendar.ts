@@ -1,4 +1,5 @@
 /** Where bookings stand in the calendar, and what days cost. Pure. */
+import { midnight } from "./booking";
 import type { Booked, CalendarRow, CostTotal } from "./model";
 import { asDate, sayDay, sayTime } from "./words";
 
@@ -17,6 +18,18 @@ export const SPANS: readonly { key: string; title: string; length: number }[] = 
   { key: "31d", title: "1 month", length: 31 * DAY },
 ];
 export const USUAL_SPAN = 3;
+
+/**
+ * Return what to ask for to show a span: more than it, and at whole parts of it, so that moving a little asks nothing;
+ * and whole days, as a day costs what it costs however little of it is shown.
+ */
+export function spanToAsk(since: number, until: number): { since: number; until: number } {
+  const part = (until - since) / 4;
+  return {
+    since: Math.min(Math.floor(since / part) * part - part, midnight(since)),
+    until: Math.max(Math.ceil(until / part) * part + part, midnight(until, 1)),
+  };
+}
 
 /** A bar: a booking on a machine, from `low` to `high` of its height. */
 export interface Bar {
@@ -82,16 +95,27 @@ export function ticksOf(since: number, until: number, width: number, room = 58):
 }
 
 function timeTicks(since: number, until: number, step: number): Tick[] {
-  const ticks: Tick[] = [];
-  const date = new Date(since);
-  const begin = new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
-  for (let at = begin; at < until; at += step) {
-    if (at < since) continue;
+  return daysBetween(since, until)
+    .flatMap(({ start, end }) =>
+      timesOf(start, end, step).map((at) => {
+        const isDay = at === start;
+        return { at, label: isDay ? sayDay(at) : sayTime(at), strong: isDay };
+      }),
+    )
+    .filter(({ at }) => at >= since && at < until);
+}
+
+/** The moments of a day at which its clock shows a whole step, however long the day is. */
+function timesOf(start: number, end: number, step: number): number[] {
+  const times = [start];
+  const stride = Math.min(step, HOUR);
+  for (let at = start + stride; at < end; at += stride) {
     const local = new Date(at);
-    const isDay = local.getHours() === 0 && local.getMinutes() === 0;
-    ticks.push({ at, label: isDay ? sayDay(at) : sayTime(at), strong: isDay });
+    const shown = (local.getHours() * 60 + local.getMinutes()) * MINUTE;
+    // Where labels stand further apart, there is no room for an hour that the clock shows twice.
+    if (shown % step === 0 && (step === stride || at - (times.at(-1) ?? 0) > HOUR)) times.push(at);
   }
-  return ticks;
+  return times;
 }
 
 function dayTicks(since: number, until: number, most: number): Tick[] {

@@ -56,7 +56,7 @@ export interface Spending {
   limit: number | null;
 }
 
-export function sharePercent({ spent, limit }: Spending): number | null {
+export function sharePercent({ spent, limit }: Omit<Spending, "label">): number | null {
   return limit ? (spent / limit) * 100 : null;
 }
 

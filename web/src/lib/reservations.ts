@@ -19,23 +19,22 @@ export interface Meeting {
   seats: SeatLine[];
 }
 
-/** Group what a reservation holds by time. The claims are wider than the slot: the first claim says by how much. */
-export function meetingsOf(reservation: Reservation): Meeting[] {
-  const { spec, status } = reservation;
-  const held = status?.held ?? [];
-  const first = held[0];
-  const before = first ? Date.parse(spec.timeslot_start) - Date.parse(first.claim.start) : 0;
+/** How long after its slot a claim ends. The start of a claim depends on the settings of when it was booked. */
+const CLEAN_UP_MS = 10 * 60_000;
+
+/** Group what a reservation holds by meeting; each is as long as the first slot, which may be no meeting itself. */
+export function meetingsOf({ spec, status }: Reservation): Meeting[] {
   const long = Date.parse(spec.timeslot_end) - Date.parse(spec.timeslot_start);
-  const meetings = new Map<string, Meeting>();
-  for (const { number, claim, seat, session } of held) {
-    const start = Date.parse(claim.start) + before;
-    const meeting = meetings.get(claim.start) ?? {
-      start: new Date(start).toISOString(),
-      end: new Date(start + long).toISOString(),
+  const meetings = new Map<number, Meeting>();
+  for (const { number, claim, seat, session } of status?.held ?? []) {
+    const end = Date.parse(claim.end) - CLEAN_UP_MS;
+    const meeting = meetings.get(end) ?? {
+      start: new Date(end - long).toISOString(),
+      end: new Date(end).toISOString(),
       seats: [],
     };
     meeting.seats.push({ number, session: session ?? "", machine: seat ? `${seat.pool} ${seat.number}` : "" });
-    meetings.set(claim.start, meeting);
+    meetings.set(end, meeting);
   }
   return [...meetings.values()].sort((a, b) => (a.start < b.start ? -1 : 1));
 }

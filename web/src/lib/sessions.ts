@@ -1,5 +1,5 @@
 /** What a session's row means, in words, and what may be done with it. Pure. */
-import type { LabletSession, SessionRow } from "./model";
+import type { LabletSession, LiveEvent, SessionRow } from "./model";
 import { ENDED } from "./model";
 import { sayCores, sayDistance, sayMemory, sayMoment, saySpan } from "./words";
 
@@ -83,6 +83,11 @@ export function rowOf({ metadata, spec, status }: LabletSession): SessionRow {
     files: status?.artifacts?.length ?? 0,
     last_error: status?.last_error ?? "",
   };
+}
+
+/** Whether an event is the deletion of just this session: another may have its name by now. */
+export function isDeletion(event: LiveEvent | undefined, { metadata }: LabletSession): boolean {
+  return event?.type.endsWith(".deleted") === true && event.data["uid"] === metadata.uid;
 }
 
 export interface Step {

@@ -25,12 +25,17 @@ class Toasts {
     this.list = this.list.filter((toast) => toast.id !== id);
   }
 
+  /** Do something, and tell when it is done. What it throws is for the caller: `Ask` tells it in its dialog. */
+  async tellDone(doing: () => Promise<unknown>, done: string): Promise<true> {
+    await doing();
+    this.tell(done);
+    return true;
+  }
+
   /** Do something, and tell how it went. Returns whether it went well. */
   async during(doing: () => Promise<unknown>, done: string): Promise<boolean> {
     try {
-      await doing();
-      this.tell(done);
-      return true;
+      return await this.tellDone(doing, done);
     } catch (error) {
       this.tell(describe(error), "bad");
       return false;

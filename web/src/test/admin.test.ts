@@ -1,9 +1,10 @@
 import { describe, expect, it } from "vitest";
 import { parseSetting, sayDeeds, saySignInFailure, settingPatch, sinkState, sourceKind } from "../lib/admin";
 import { claimedShares, claimSteps } from "../lib/claims";
-import { budgetOf } from "../lib/costs";
+import { budgetsOf, costOf } from "../lib/costs";
 import type {
   AuditRecord,
+  CostReport,
   LabletSession,
   LabWorkerPool,
   SessionRow,
@@ -123,12 +124,46 @@ it("idleness is said with its reason and its snooze", () => {
   expect(sayIdle({ ...idle, snoozed_until: "2031-01-01T09:00:00Z" }, 0)).toContain("not paused before");
 });
 
-it("budgets of pools are added up, and those without one counted", () => {
-  const pool = (budget: object): LabWorkerPool => ({ spec: { budget } }) as LabWorkerPool;
-  expect(budgetOf([pool({ monthly_usd: "100", hourly_usd: "4" }), pool({})])).toEqual({
-    hourly: 4,
-    monthly: 100,
-    unlimited: 1,
+describe("what pools cost", () => {
+  const pool = (place: string, budget: object): LabWorkerPool => {
+    const [namespace, name] = place.split("/");
+    return { metadata: { namespace, name }, spec: { budget } } as LabWorkerPool;
+  };
+  const machine = (place: string, pool: string, usd_hourly: string | null, usd: string): [object, object] => {
+    const [namespace, worker_name] = place.split("/");
+    return [
+      { namespace, worker_name, pool, usd_hourly, until: null },
+      { name: place, usd },
+    ];
+  };
+  const machines = [
+    machine("default/w1", "a", "2", "10"),
+    machine("default/w2", "b", "3", "20"),
+    machine("other/w1", "a", "5", "40"),
+    machine("default/by-hand", "", null, "0"),
+  ];
+  const report = {
+    intervals: machines.map(([interval]) => interval),
+    by_worker: machines.map(([, total]) => total),
+  } as CostReport;
+
+  it("is that of the pool's own namespace", () => {
+    expect(costOf(report)).toEqual({ hourly: 10, total: 70, unknown: 1 });
+    const own = costOf(report, ({ namespace, pool }) => namespace === "other" && pool === "a");
+    expect(own).toEqual({ hourly: 5, total: 40, unknown: 0 });
   });
-  expect(budgetOf([pool({})]).monthly).toBeNull();
+
+  it("is compared with the limits of those that have one, by the hour and by the month", () => {
+    const pools = [
+      pool("default/a", { monthly_usd: "100", hourly_usd: "4" }),
+      pool("default/b", { monthly_usd: "50" }),
+      pool("other/a", {}),
+    ];
+    expect(budgetsOf(pools, report)).toEqual({
+      hourly: { spent: 2, limit: 4 },
+      monthly: { spent: 30, limit: 150 },
+      unlimited: 1,
+    });
+    expect(budgetsOf([pool("default/a", {})], report)).toEqual({ hourly: null, monthly: null, unlimited: 1 });
+  });
 });

@@ -125,7 +125,7 @@ describe("the calendar", () => {
 
 describe("a reservation", () => {
   const spec = { definition: "d", timeslot_start: at(1), timeslot_end: at(3), count: 2 };
-  const claim = (from: number): object => ({ start: at(from - 0.25), end: at(from + 2.2), need: {} });
+  const claim = (from: number): object => ({ start: at(from - 0.25), end: at(from + 2 + 1 / 6), need: {} });
   const made = {
     spec,
     status: {
@@ -143,6 +143,14 @@ describe("a reservation", () => {
       [at(25), at(27), 1],
     ]);
     expect(sayRehearsal(made, NOW)).toContain("2 meetings");
+  });
+
+  test("a series that skips the day of its first slot meets at its own times", () => {
+    const held = [26, 50].map((from, place) => ({ number: place + 1, claim: claim(from) }));
+    expect(meetingsOf({ ...made, status: { held } } as unknown as Reservation)).toMatchObject([
+      { start: at(26), end: at(28) },
+      { start: at(50), end: at(52) },
+    ]);
   });
 
   test("what somebody filled in becomes a document, once it is complete", () => {

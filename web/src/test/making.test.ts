@@ -1,6 +1,6 @@
 /** To make something once, though answers get lost; and what is said while it is waited for. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { create, isUnanswered, ProblemError } from "../lib/api";
+import { create, get, isPassing, isUnanswered, ProblemError } from "../lib/api";
 import { BookingAttempt, moveBy, sayWhy } from "../lib/booking";
 import type { Explanation } from "../lib/model";
 import { tracksOf } from "../lib/pools";
@@ -48,6 +48,15 @@ test("another thing has another key, and so has one that was refused", async () 
   expect(keys[1]).not.toBe(keys[0]);
   expect(keys[2]).toBe(keys[1]);
   expect(keys[3]).not.toBe(keys[2]);
+});
+
+test("an answer that is cut off is none, unless nobody waits for it any more", async () => {
+  const cut = (): Promise<Response> =>
+    Promise.resolve(new Response(new ReadableStream({ pull: (line) => line.error(new TypeError("cut")) })));
+  vi.stubGlobal("fetch", cut);
+  const error: unknown = await create("/api/things", { name: "d" }).catch((why: unknown) => why);
+  expect([isUnanswered(error), isPassing(error)]).toEqual([true, true]);
+  await expect(get("/api/things", {}, AbortSignal.abort())).rejects.toThrow("cut");
 });
 
 test("a booking keeps its name while it is not known whether it was made", async () => {

@@ -1,6 +1,8 @@
 import { afterAll, expect, test, vi } from "vitest";
 
 const nothing = (): void => {};
+// The clock ticks from its import on, and needs a document for as long as it does.
+vi.useFakeTimers();
 vi.stubGlobal("document", { addEventListener: nothing, hidden: false });
 vi.stubGlobal("addEventListener", nothing);
 const { me } = await import("../lib/me.svelte");
@@ -11,7 +13,6 @@ afterAll(() => {
 });
 
 test("who is there is asked again after a pause while nobody answers, and nobody is asked to sign in meanwhile", async () => {
-  vi.useFakeTimers();
   const answers = [
     () => Promise.reject(new TypeError("away")),
     () => Promise.reject(new TypeError("away")),

@@ -1,10 +1,20 @@
 import { describe, expect, test } from "vitest";
 import { useOf } from "../lib/definitions";
 import { countNewer, isApart, mergeEvents } from "../lib/events";
-import type { LiveEvent, Metrics, PoolRow, ReservationRow, Role, SessionRow, WorkerRow } from "../lib/model";
+import type {
+  LabletSession,
+  LiveEvent,
+  Metrics,
+  PoolRow,
+  ReservationRow,
+  Role,
+  SessionRow,
+  WorkerRow,
+} from "../lib/model";
 import { addressOf } from "../lib/paths";
 import { tracksOf } from "../lib/pools";
 import { canCancel, isOver } from "../lib/reservations";
+import { isDeletion } from "../lib/sessions";
 import { sayExactly } from "../lib/words";
 import { measuredNow } from "../lib/workers";
 
@@ -67,6 +77,15 @@ test("what a machine that is off used last is not its use", () => {
   const measured = (phase: string): Metrics | undefined => measuredNow({ uid: "w", phase } as WorkerRow, metrics);
   for (const phase of ["STOPPED", "FAILED", "STARTING", "TERMINATED"]) expect(measured(phase)).toBeUndefined();
   for (const phase of ["READY", "ACTIVE", "DRAINING"]) expect(measured(phase)?.cpu_utilization).toBe(80);
+});
+
+test("a session is deleted by an event of its own, not by that of another of its name", () => {
+  const session = { metadata: { uid: "s" } } as LabletSession;
+  const gone = (type: string, uid: string): LiveEvent => ({ ...event("e.9.0"), type, data: { uid } });
+  expect(isDeletion(gone("lablet.session.deleted", "s"), session)).toBe(true);
+  expect(isDeletion(gone("lablet.session.archived", "s"), session)).toBe(false);
+  expect(isDeletion(gone("lablet.session.deleted", "before"), session)).toBe(false);
+  expect(isDeletion(undefined, session)).toBe(false);
 });
 
 test("a reservation that is being cancelled is not over, and cannot be cancelled again", () => {

@@ -36,7 +36,7 @@ export interface ScreenOptions {
 export class VncScreen {
   #channel: Channel;
   #rfb: RFB;
-  #over = false;
+  #over = new AbortController();
 
   constructor(target: HTMLElement, { readOnly, send, leave, failed }: ScreenOptions) {
     this.#channel = new Channel(send);
@@ -46,12 +46,14 @@ export class VncScreen {
     this.#rfb.background = "#101614";
     this.#rfb.addEventListener("disconnect", (event) => {
       const { clean } = (event as CustomEvent<{ clean: boolean }>).detail;
-      if (!this.#over && !clean) failed("The node's screen sent something that cannot be shown.");
+      if (!this.#over.signal.aborted && !clean) failed("The node's screen sent something that cannot be shown.");
     });
     this.#rfb.addEventListener("credentialsrequired", () => {
       failed("The node asks for a VNC password, which cannot be given here.");
     });
-    target.addEventListener("keydown", (event) => this.#watchKeys(event, leave), { capture: true });
+    // The place outlives the screen: each connection that heals would leave another listener there.
+    const { signal } = this.#over;
+    target.addEventListener("keydown", (event) => this.#watchKeys(event, leave), { capture: true, signal });
   }
 
   take(bytes: Uint8Array): void {
@@ -74,12 +76,12 @@ export class VncScreen {
   }
 
   dispose(): void {
-    this.#over = true;
+    this.#over.abort();
     this.#rfb.disconnect();
   }
 
   #watchKeys(event: KeyboardEvent, leave: () => void): void {
-    if (this.#over || !event.ctrlKey || !event.shiftKey || event.key.toLowerCase() !== "l") return;
+    if (!event.ctrlKey || !event.shiftKey || event.key.toLowerCase() !== "l") return;
     event.preventDefault();
     event.stopPropagation();
     // The node saw them go down, and does not see them come up.
