@@ -94,9 +94,14 @@ class Watched:
 
 @contextmanager
 def watch(browser: Browser, url: str, *, screen: dict[str, int] | None = None, **options: Any) -> Iterator[Watched]:
-    """Open a browser of its own; at the end, fail if anything happened in it that must not."""
+    """Open a browser of its own; at the end, fail if anything happened in it that must not.
+
+    Nothing moves in it: what fades in has, for a moment, colours that nobody chose.
+    """
     size = screen or DESKTOP
-    context = browser.new_context(viewport={"width": size["width"], "height": size["height"]}, **options)
+    context = browser.new_context(
+        viewport={"width": size["width"], "height": size["height"]}, reduced_motion="reduce", **options
+    )
     context.set_default_timeout(PATIENCE_MS)
     watched = Watched(context, url)
     try:
@@ -108,7 +113,7 @@ def watch(browser: Browser, url: str, *, screen: dict[str, int] | None = None, *
 
 @contextmanager
 def hold_requests(page: Page, url: str) -> Iterator[list[Route]]:
-    """Hold the requests of a page to an address in the block, which lets each of them go on."""
+    """Hold the requests of a page to an address; those that the block does not take from the list go on at its end."""
     held: list[Route] = []
 
     def hold(route: Route) -> None:
@@ -116,7 +121,15 @@ def hold_requests(page: Page, url: str) -> Iterator[list[Route]]:
 
     page.route(url, hold)
     yield held
+    while held:  # others may come meanwhile
+        held.pop(0).continue_()
     page.unroute(url)
+
+
+def wait_for_content(page: Page) -> None:
+    """Wait until a page that is loaded anew shows what it has."""
+    expect(page.locator("main h1:not(.unseen)")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Loading")).to_have_count(0)
 
 
 def wait_until(page: Page, is_so: Callable[[], bool]) -> None:
@@ -135,9 +148,9 @@ def find_axe_faults(page: Page, *, in_dark: bool = False) -> list[str]:
     page.evaluate(AXE.read_text())
     faults = _run_axe(page, "{resultTypes: ['violations']}")
     if in_dark:
-        page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+        page.emulate_media(color_scheme="dark")
         faults += _run_axe(page, "{resultTypes: ['violations'], runOnly: ['color-contrast']}")
-        page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        page.emulate_media(color_scheme="light")
     return faults
 
 

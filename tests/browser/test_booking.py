@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,12 +16,13 @@ from browser.installation import Installation
 ZONE = ZoneInfo("Europe/Berlin")
 HERE: dict[str, Any] = {"timezone_id": "Europe/Berlin", "locale": "en-GB"}
 """Where the people of these tests are: what a page shows depends on it."""
+DAY = datetime.now(ZONE).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=2)
+"""The day that is booked: the same for all tests, and still to come if midnight passes between them."""
 
 
-def tomorrow(hour: int) -> datetime:
-    """Return an hour of tomorrow, by the clocks here."""
-    midnight = datetime.now(ZONE).replace(hour=0, minute=0, second=0, microsecond=0)
-    return midnight + timedelta(days=1, hours=hour)
+def at(hour: int) -> datetime:
+    """Return an hour of the day that is booked, by the clocks here."""
+    return DAY + timedelta(hours=hour)
 
 
 def make_lab(installation: Installation, name: str, cores: int, **pool: Any) -> None:
@@ -34,10 +36,10 @@ def make_lab(installation: Installation, name: str, cores: int, **pool: Any) -> 
 
 @pytest.fixture(scope="module")
 def labs(installation: Installation) -> Installation:
-    """One lab that fills a machine, of which there is one, taken tomorrow at ten; one that there is no money for."""
+    """One lab that fills a machine, of which there is one, taken at ten; one that there is no money for."""
     make_lab(installation, "solo", 40)
     make_lab(installation, "dear", 4, budget={"monthly_usd": "0.5"})
-    slot = {"timeslot_start": tomorrow(10).isoformat(), "timeslot_end": tomorrow(12).isoformat()}
+    slot = {"timeslot_start": at(10).isoformat(), "timeslot_end": at(12).isoformat()}
     taken = {"metadata": {"name": "taken"}, "spec": {"definition": "solo:1.0.0", "owner": "bob", **slot}}
     installation.ask("POST", "/api/lablet-sessions", json=taken)
     return installation
@@ -58,8 +60,19 @@ def otto(chromium: Browser, labs: Installation) -> Iterator[Watched]:
 
 
 def start_at(page: Page, hour: int) -> Locator:
-    day = f"{tomorrow(hour):%a} {tomorrow(hour).day} {tomorrow(hour):%b}"
-    return page.get_by_role("grid", name="Starts").get_by_role("button", name=f"{day}, {hour:02}:00 to")
+    """Find a start of the day that is booked. The short name of September is not the same for Python and Chromium."""
+    name = re.compile(f"^{DAY:%a} {DAY.day} {DAY:%b}t?, {hour:02}:00 to")
+    return page.get_by_role("grid", name="Starts").get_by_role("button", name=name)
+
+
+@contextmanager
+def limits(labs: Installation, **quotas: int) -> Iterator[None]:
+    """Limit what owners may book, in the block."""
+    labs.ask("PATCH", "/api/settings/system", json={"spec": {"quotas": quotas}})
+    try:
+        yield
+    finally:
+        labs.ask("PATCH", "/api/settings/system", json={"spec": {"quotas": dict.fromkeys(quotas)}})
 
 
 def lose_answer(watched: Watched, page: Page, url: str) -> None:
@@ -118,12 +131,10 @@ def test_a_learner_without_time_is_told_how_long_it_takes_and_books_now(ada: Wat
     expect(booking).to_contain_text(re.compile(r"about 0\.[0-9]{2} USD"))
     with hold_requests(page, "**/api/placement/*") as held:
         page.get_by_label("For how long").select_option("60")
-        wait_until(page, lambda: len(held) == 2)
+        wait_until(page, lambda: len(held) >= 2)  # with each minute both are asked for again
         expect(page.get_by_text("Asking how long it takes")).to_be_visible()
         expect(booking).not_to_contain_text("USD")
         expect(booking.get_by_role("button", name="Book")).to_be_disabled()
-        for one in held:
-            one.continue_()
     expect(page.get_by_text(re.compile("Ready in about"))).to_be_visible()
     booking.get_by_role("button", name="Book").click()
     page.wait_for_url(re.compile("/sessions/ccna-basics-"))
@@ -134,15 +145,14 @@ def test_what_money_and_limits_forbid_is_said_in_plain_words(ada: Watched, labs:
     page = ada.open("/book?lab=dear:1.0.0")
     expect(page.get_by_text("Nothing can be booked on these days.")).to_be_visible()
     expect(page.get_by_text(re.compile("The month's budget is used up"))).to_be_visible()
-    labs.ask("PATCH", "/api/settings/system", json={"spec": {"quotas": {"horizon_days": 3}}})
-    page.goto(f"{ada.url}/book?lab=ccna-basics:1.0.0")
-    page.get_by_role("button", name="Later days").click()
-    expect(page.get_by_text(re.compile("Too far ahead to be booked yet"))).to_be_visible()
-    labs.ask("PATCH", "/api/settings/system", json={"spec": {"quotas": {"horizon_days": None, "max_pending": 0}}})
-    page.get_by_label("As soon as possible").check()
-    expect(page.get_by_text("You have as many labs waiting as you may have")).to_be_visible()
-    expect(page.get_by_role("button", name="Book", exact=True)).to_be_disabled()
-    labs.ask("PATCH", "/api/settings/system", json={"spec": {"quotas": {"max_pending": None}}})
+    with limits(labs, horizon_days=3):
+        page.goto(f"{ada.url}/book?lab=ccna-basics:1.0.0")
+        page.get_by_role("button", name="Later days").click()
+        expect(page.get_by_text(re.compile("Too far ahead to be booked yet"))).to_be_visible()
+    with limits(labs, max_pending=0):
+        page.get_by_label("As soon as possible").check()
+        expect(page.get_by_text("You have as many labs waiting as you may have")).to_be_visible()
+        expect(page.get_by_role("button", name="Book", exact=True)).to_be_disabled()
 
 
 def test_a_learner_books_on_a_narrow_phone(chromium: Browser, labs: Installation) -> None:
@@ -150,7 +160,7 @@ def test_a_learner_books_on_a_narrow_phone(chromium: Browser, labs: Installation
         mine.enter(labs.link("pia", "user"))
         page = mine.open("/book")
         page.get_by_role("button", name="ccna-basics:1.0.0").click()
-        page.get_by_role("group", name="Day").get_by_role("button").nth(1).click()
+        page.get_by_role("group", name="Day").get_by_role("button", name=f"{DAY:%a} {DAY.day}").click()
         start_at(page, 14).click()
         assert not is_wider_than_screen(page)
         assert find_axe_faults(page) == []
@@ -194,8 +204,8 @@ def test_the_calendar_zooms_and_a_bar_leads_to_its_session(otto: Watched) -> Non
     expect(page.get_by_text("USD a day")).to_be_visible()
     box = board.bounding_box()
     assert box is not None
-    week, begin = timedelta(days=7), datetime.now(ZONE) - timedelta(days=7) * 0.15
-    x = (tomorrow(11) - begin) / week * box["width"]
+    week, now = timedelta(days=7), datetime.now(UTC)
+    x = ((at(11) - now) / week + 0.15) * box["width"]
     board.hover(position={"x": x, "y": 60})
     expect(page.locator(".tip")).to_contain_text("taken")
     board.click(position={"x": x, "y": 60})
@@ -210,14 +220,14 @@ def test_staff_reserve_for_a_class_every_week_and_cancel_it(otto: Watched) -> No
     page.get_by_role("link", name="Reserve for a class").first.click()
     page.get_by_role("combobox", name=re.compile("^Lab")).select_option("ccna-basics:1.0.0")
     page.get_by_label("Name", exact=True).fill("mondays")
-    page.get_by_label("Begins").fill(f"{tomorrow(9):%Y-%m-%dT%H:%M}")
+    page.get_by_label("Begins").fill(f"{at(9):%Y-%m-%dT%H:%M}")
     otto.allowed.add("409")
     page.get_by_label("Seats").fill("90")
     expect(page.get_by_text(re.compile("of 90 fit"))).to_be_visible()
     expect(page.get_by_role("button", name="Reserve", exact=True)).to_be_disabled()
     page.get_by_label("Seats").fill("4")
     page.get_by_label("How often").select_option("week")
-    page.get_by_label("Last day").fill(f"{tomorrow(9) + timedelta(days=14):%Y-%m-%d}")
+    page.get_by_label("Last day").fill(f"{DAY + timedelta(days=14):%Y-%m-%d}")
     page.get_by_label("Every so many weeks").fill("2")
     expect(page.get_by_text(re.compile("It would be accepted: 2 meetings .* 8 labs in all"))).to_be_visible()
     page.get_by_label("Every so many weeks").fill("1")
@@ -231,4 +241,4 @@ def test_staff_reserve_for_a_class_every_week_and_cancel_it(otto: Watched) -> No
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("others may take them at once")
     dialog.get_by_role("button", name="Cancel the reservation").click()
-    expect(page.get_by_text(re.compile("Cancelled|There is no reservation"))).to_be_visible()
+    expect(page.get_by_text(re.compile("Cancelled|There is no reservation")).first).to_be_visible()

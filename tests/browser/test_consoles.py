@@ -1,6 +1,7 @@
 """Consoles in the browser: typed into, drawn, lost and found, looked at by staff, and closed to everybody else."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
@@ -60,13 +61,15 @@ def test_a_lab_is_booked_typed_into_extended_and_ended(learner: Watched) -> None
     page.keyboard.press("Enter")
     is_connected(page, "R2 serial")
     type_line(page, "enable", "R2#")
+    before = list(sockets)
+    assert len(set(before)) == len(("R1", "R2"))
     for tab in ("Story", "Overview"):
         page.get_by_role("link", name=tab).click()
         page.get_by_role("link", name="Consoles", exact=True).click()
         expect(page.locator(LINES).filter(visible=True)).to_contain_text("R2#")
     page.get_by_role("tab", name="R1 serial").click()
     expect(page.locator(LINES).filter(visible=True)).to_contain_text("show version")
-    assert len(sockets) == len(("R1", "R2"))
+    assert sockets == before
 
     left = page.get_by_text(re.compile("min left|[0-9]:[0-9]{2} left"))
     page.get_by_role("button", name="Extend").click()
@@ -148,18 +151,23 @@ def test_a_lost_connection_heals_and_a_revoked_token_ends_it_with_a_word(
         mine.allowed.update({"401", "WebSocket"})
         mine.context.route_web_socket(re.compile("/consoles/"), pass_on)
         mine.enter(link)
+        mine.context.clock.install()
         page = mine.open("/sessions/lost/consoles")
         is_connected(page, "R1 serial")
         elsewhere = page.get_by_role("button", name="Extend")
         elsewhere.focus()
+        page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))  # else it heals before anybody looks
         sockets[0].close(code=1001, reason="stopping")
         expect(page.get_by_text("The server is restarting. Trying again")).to_be_visible()
+        page.clock.resume()
         expect(page.locator(LINES)).to_contain_text("connected again")
         expect(elsewhere).to_be_focused()
         page.locator(".xterm-screen").click()
         type_line(page, "enable", "R1#")
         installation.ask("DELETE", f"/api/tokens/{made['info']['id']}")
-        expect(page.get_by_text("You are no longer signed in here").first).to_be_visible()
+        told = re.compile("You are no longer signed in here|Your session is over")  # the page follows its console
+        expect(page.get_by_text(told).first).to_be_visible()
+        expect(page.get_by_role("tab").filter(has_text="connected")).to_have_count(0)
 
 
 def test_staff_look_along_without_typing_and_the_owner_is_told(

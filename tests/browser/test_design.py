@@ -73,10 +73,10 @@ def test_a_new_version_shows_its_differences_and_takes_over_what_was_observed(
         wait_until(page, lambda: len(held) == 1)
         choose(page, "next.yaml", LAB.replace("title: CCNA basics", "title: CCNA basics again"))
         wait_until(page, lambda: len(held) == 2)
-        held[1].continue_()
+        held.pop().continue_()
         expect(page.get_by_role("heading", name="CCNA basics again")).to_be_visible()
         with page.expect_response("**/api/topologies"):
-            held[0].continue_()
+            held.pop().continue_()
     expect(page.get_by_text("1 line added, 1 line removed")).to_be_visible()
     expect(page.get_by_role("heading", name="CCNA basics again")).to_be_visible()
     expect(page.get_by_label("Track")).to_have_value("ccna")
@@ -96,6 +96,9 @@ def test_a_new_version_shows_its_differences_and_takes_over_what_was_observed(
     installation.wait_for("/api/lablet-sessions/looked-at", phases={"RUNNING"})
     installation.ask("POST", "/api/lablet-sessions/looked-at/terminate", json={})
     observed = page.get_by_role("region", name="Observed against declared").first
+    expect(observed.get_by_role("button", name="Apply what was observed")).to_be_visible()
+    installation.wait_for("/api/lablet-sessions/looked-at", phases={"TERMINATED"})
+    expect(page.get_by_role("region", name="Lab", exact=True)).to_contain_text("9 CPU")
     observed.get_by_role("button", name="Apply what was observed").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("9 CPU, 5 GB memory, 16 GB disk")
