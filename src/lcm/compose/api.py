@@ -20,6 +20,7 @@ import structlog
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
 from lcm.api.http.request import MachineConsoles
+from lcm.compose.leases import LeaseKeeper, open_lease_keeper
 from lcm.compose.outside import AWS, SIM_SECRETS, SIMULATED, artifact_store, open_aws, secret_sources, simulated_ports
 from lcm.compose.plan_jobs import PlanJobs
 from lcm.control.access.oidc import IssuerTrust, Verifier
@@ -57,6 +58,7 @@ from lcm.system import serving
 from lcm.system.clock import SystemClock, new_epoch, new_id, open_file_limit, random_fraction
 from lcm.system.data_folder import STORE_FILE
 from lcm.system.limits import ConnectionLimits
+from lcm.system.loop_watch import LoopWatch
 from lcm.system.tasks import Supervisor
 from lcm.system.tls import CertificateFiles
 
@@ -86,6 +88,7 @@ class RunningApi:
     installation_id: str
     """The installation's id, with which its machines are tagged."""
     machine_consoles: MachineConsoles
+    leases: LeaseKeeper
 
 
 async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
@@ -110,9 +113,11 @@ async def run_api(
     store: Store, settings: Settings, usual_port: int, *, alone: bool = False
 ) -> AsyncIterator[RunningApi]:
     """Serve the API on a store, with everything it needs; `alone`: no other process uses that store."""
-    clock, process = SystemClock(), process_name()
+    clock, process, watch = SystemClock(), process_name(), LoopWatch()
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
+        undo.enter_context(watch.run())
+        leases = await undo.enter_async_context(open_lease_keeper(partial(open_store, settings), watch))
         tls = await asyncio.to_thread(_tls_files, settings)
         listening = undo.enter_context(_listen(settings, usual_port))
         presence = Presence(store, process)
@@ -151,7 +156,7 @@ async def run_api(
         undo.push_async_callback(outbound.close)
         parts = await undo.enter_async_context(Supervisor())
         parts.start("store health", control.health.run())
-        parts.start("presence", presence.keep())
+        parts.start("presence", leases.run(presence.keep))
         assert control.promises is not None, "it was made with terms"
         parts.start("calendar", control.promises.calendar.run())
         parts.start("housekeeping", _housekeeping(settings, store, clock, artifacts).run())
@@ -169,6 +174,7 @@ async def run_api(
             proxies=proxies,
             provider=make_browser_sign_in(settings, verifier),
             configuration=partial(describe_settings, read_configuration(), settings),
+            loop_watch=watch,
         )
         parts.start("event feed", app.run())
         called = await read_installation_id(store, new_id)
@@ -183,6 +189,7 @@ async def run_api(
             source=settings.event_source or f"urn:lcm:{called}",
             holder=process,
             built_in=built_in,
+            beside=leases.run,
         )
         if alone:
             await release_stale_lease(store, DELIVERY)
@@ -192,7 +199,7 @@ async def run_api(
         )
         url = _local_url(settings.host, listening, "https" if tls else "http")
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield RunningApi(url, store, control, tokens, parts, secrets, process, called, app.machine_consoles)
+        yield RunningApi(url, store, control, tokens, parts, secrets, process, called, app.machine_consoles, leases)
     _log.info("stopped", process=process)
 
 

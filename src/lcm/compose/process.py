@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -23,12 +24,13 @@ from lcm.compose.api import (
     seal_key_file,
     simulated_secrets,
 )
+from lcm.compose.leases import keep_by
 from lcm.compose.outside import AWS, SIM_FILE, SIMULATED, Providers, open_aws, open_simulated, secret_sources
 from lcm.control.access.tokens import SERVICE_NAME, service_keys
 from lcm.control.accounts.allocator import ResourceAllocator
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.pool.controller import PoolController
-from lcm.controllers.runtime.election import ControllerParts, Election
+from lcm.controllers.runtime.election import Beside, ControllerParts, Election
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
@@ -42,6 +44,7 @@ from lcm.settings.load import Settings
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, new_seal_key, raise_file_limit, random_fraction
 from lcm.system.data_folder import claim_file, claim_folder
+from lcm.system.loop_watch import LoopWatch
 from lcm.system.tasks import Supervisor, run_until_first_ends
 from lcm.system.tls import trusted_authority
 
@@ -71,6 +74,8 @@ class ControllerContext:
     settings: Settings
     secrets: SecretSources
     process: str
+    beside: Beside
+    """Where terms are kept."""
     providers: Providers | None = None
     """What controllers that act on the outside world act on."""
 
@@ -87,6 +92,7 @@ class ControllerContext:
             "chance": random_fraction,
             "settings": self.settings,
             "holder": self.process,
+            "beside": self.beside,
         }
 
 
@@ -178,7 +184,8 @@ async def run_embedded(
             it = EmbeddedProcess(running, allocator, outside)
             if before is not None:
                 await before(it)
-            around = ControllerContext(settings, running.secrets, running.process, outside)
+            beside = running.leases.keep_term
+            around = ControllerContext(settings, running.secrets, running.process, beside, outside)
             for controller in controllers:
                 await release_stale_lease(store, controller.part)
                 plane = running.control.plane_for(controller.caller)
@@ -203,7 +210,7 @@ async def serve(
             undo.enter_context(claim_folder(settings.data_dir, alone=False))
         running = await _start_api(undo, settings, stop or asyncio.Event())
         if controllers := _select_controllers(asked):
-            around = ControllerContext(settings, running.secrets, running.process)
+            around = ControllerContext(settings, running.secrets, running.process, running.leases.keep_term)
 
             @asynccontextmanager
             async def open_plane(controller: Controller) -> AsyncIterator[Plane]:
@@ -242,6 +249,8 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
         secrets = await undo.enter_async_context(secret_sources(settings, keys, simulated_secrets(settings)))
         parts = await undo.enter_async_context(Supervisor())
+        watch, controllers = LoopWatch(), _select_controllers(asked)
+        undo.enter_context(watch.run())
 
         def open_plane(controller: Controller) -> AbstractAsyncContextManager[Plane]:
             from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is slow to load, and few need it
@@ -250,8 +259,10 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
             return HttpPlane.open(url, key, actor=controller.part, caller=controller.caller, trust=trust)
 
         async def work() -> None:
-            around, owner = ControllerContext(settings, secrets, process), await _read_installation_id(settings, key)
-            await _run_with_cloud(_select_controllers(asked), open_plane, around, owner, MachineConsoles())
+            owner = await _read_installation_id(settings, key)
+            async with keep_by(partial(open_plane, controllers[0]), watch) as beside:
+                around = ControllerContext(settings, secrets, process, beside)
+                await _run_with_cloud(controllers, open_plane, around, owner, MachineConsoles())
 
         parts.start("controllers", work())
         _log.info("started", process=process, api=settings.control_plane_api_url, parts=[str(part) for part in asked])
@@ -312,6 +323,7 @@ async def _run_with_cloud(
                 ttl_seconds=around.settings.worker_controller_leader_lease_ttl,
                 stopwatch=SystemStopwatch(),
                 chance=random_fraction,
+                beside=around.beside,
             )
             await election.run(run_elected)
 

@@ -97,7 +97,7 @@ def test_a_process_is_present_as_long_as_it_runs() -> None:
         presence = Presence(store, "p1")
         await presence.begin()
         async with Supervisor() as parts:
-            parts.start("presence", presence.keep())
+            parts.start("presence", presence.keep(store))
             await asyncio.sleep(10 * PRESENCE_TTL_SECONDS)
             assert await present(store)
         await presence.end()
@@ -112,7 +112,7 @@ def test_a_process_that_was_cut_off_from_the_store_is_present_again() -> None:
         presence = Presence(store, "p1")
         await presence.begin()
         async with Supervisor() as parts:
-            parts.start("presence", presence.keep())
+            parts.start("presence", presence.keep(store))
             store.away = True
             await asyncio.sleep(2 * PRESENCE_TTL_SECONDS)
             assert not await present(store)

@@ -38,6 +38,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
 from lcm.model.kinds.settings import SystemSettings
 from lcm.settings.load import ShownSetting
+from lcm.system.loop_watch import LoopWatch
 from lcm.system.tasks import run_until_first_ends
 
 if TYPE_CHECKING:
@@ -110,10 +111,12 @@ class Api:
         pages: Pages | None = None,
         provider: BrowserSignIn | None = None,
         configuration: Callable[[SystemSettings | None], tuple[ShownSetting, ...]] = lambda _: (),
+        loop_watch: LoopWatch | None = None,
     ) -> None:
         """Serve a plane. `verifier` also accepts an issuer's tokens; without `plans` there are no what-if plans.
 
         People sign in with a browser at the `provider`, if there is one. `configuration` lists this process's settings.
+        `loop_watch` tells what holds the event loop.
         """
         self._limits = limits or ApiLimits()
         self._router = Router(routes)
@@ -126,7 +129,7 @@ class Api:
         self._feed = Feed(core.store, frame)
         self.consoles = OpenConsoles(self._feed, self._limits)
         self.refusals = RefusalLog(core.store, self._limits)
-        meter = ApiMetrics()
+        meter = ApiMetrics(loop_watch)
         self._count = meter.answers.count
         self._shared = RequestContext(
             core,

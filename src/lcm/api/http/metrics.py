@@ -7,12 +7,13 @@ from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from lcm.store.base import StoreUsage
 from lcm.system.build import build_name
+from lcm.system.loop_watch import LoopWatch
 
 MEDIA: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 NO_ROUTE_LABEL: Final = "none"
@@ -62,11 +63,34 @@ class AnswerMetrics(Collector):
         yield took
 
 
+class LoopMetrics(Collector):
+    """What a watch over the event loop saw."""
+
+    def __init__(self, watch: LoopWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield everything as metric families of Prometheus."""
+        longest = GaugeMetricFamily(
+            "lcm_loop_longest_hold_seconds",
+            "The longest time in which one step kept everything else waiting since the start, and what it was.",
+            labels=["culprit"],
+        )
+        if (held := self._watch.longest).seconds:
+            longest.add_metric([held.culprit], held.seconds)
+        yield longest
+        holds = CounterMetricFamily("lcm_loop_holds", "Steps that kept everything else waiting for over 50 ms.")
+        holds.add_metric([], self._watch.count)
+        yield holds
+
+
 class ApiMetrics:
     """All metrics of a process that serves the API."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop_watch: LoopWatch | None = None) -> None:
         self.registry = CollectorRegistry()
+        if loop_watch is not None:
+            self.registry.register(LoopMetrics(loop_watch))
         self.answers = AnswerMetrics()
         self.registry.register(self.answers)
         self._revision = Gauge("lcm_store_revision", "The store's newest revision.", registry=self.registry)

@@ -6,9 +6,10 @@ The store's own history of events is the outbox: each sink has a position in it 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import structlog
 
@@ -47,11 +48,14 @@ class Outbox:
         holder: str = "outbox",
         ttl_seconds: int = LEASE_SECONDS,
         built_in: Sequence[Sink] = (),
+        beside: Callable[[Callable[[Store], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """Deliver with `post`, to the sinks of the store and to the `built_in` ones.
 
-        `source` names the origin of the events: a URI of this installation.
+        `source` names the origin of the events: a URI of this installation. The lease is kept `beside` the loop; None
+        means in it.
         """
+        self._beside = beside or (lambda keep: keep(store))
         self._store = store
         self._post = post
         self._reveal = reveal
@@ -125,7 +129,7 @@ class Outbox:
         )
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._renew(term))
+                group.create_task(self._beside(partial(self._renew, term)))
                 await letters.read()
                 group.create_task(letters.follow())
                 group.create_task(ledger.keep_saving())
@@ -139,13 +143,13 @@ class Outbox:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     await self._store.release(term.lease)
 
-    async def _renew(self, term: "_DeliveryLease") -> None:
+    async def _renew(self, term: "_DeliveryLease", store: Store) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._ttl_seconds / _RENEWALS)
             asked_at = loop.time()
             with suppress(Later):  # `check` stops the deliveries if this goes on
-                await self._store.renew(term.lease)
+                await store.renew(term.lease)
                 term.extend(asked_at)
             term.check()
 

@@ -36,7 +36,19 @@ from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
-from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Extend, Listing, Plane, R, Ref, ref_of
+from lcm.control.plane.protocol import (
+    PAGE_SIZE,
+    Action,
+    Applied,
+    Document,
+    Extend,
+    LeaseLine,
+    Listing,
+    Plane,
+    R,
+    Ref,
+    ref_of,
+)
 from lcm.control.telemetry import observations, reports
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
@@ -73,6 +85,22 @@ async def wait_until_vacant(store: Store, name: str) -> None:
         async for changed in watch:
             if any(change.key == key and change.entry is None for change in changed.changes):
                 return
+
+
+class StoreLeases(LeaseLine):
+    """Keeps leases by a store itself, for who keeps them beside the loop with a connection of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def renew(self, lease: Lease) -> None:
+        await self._store.renew(lease)
+
+    async def lease(self, name: str) -> Lease | None:
+        return await self._store.lease(name)
+
+    async def wait_until_vacant(self, name: str) -> None:
+        await wait_until_vacant(self._store, name)
 
 
 class ControlPlane:

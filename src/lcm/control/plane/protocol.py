@@ -13,7 +13,7 @@ reading shows whether it happened, and a create or an action with a `request` an
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from lcm.control.plane.operations import PlaneOperations
 from lcm.model.access.identity import Caller
@@ -193,6 +193,22 @@ class ObserveResources(Part, tag_field="action", tag="observe-resources"):
 WorkerAction = Drain | Undrain | Pause | Resume | Snooze | License | Telemetry | RemoveLab
 SessionAction = Extend | Terminate | ObserveResources
 Action = WorkerAction | SessionAction
+
+
+class LeaseLine(Protocol):
+    """Where the holder of a lease keeps it: a plane, or a connection of its own."""
+
+    async def renew(self, lease: Lease) -> None:
+        """Restart a lease's time to live. Raises Deposed when it is over."""
+        ...
+
+    async def lease(self, name: str) -> Lease | None:
+        """Read a lease and its holder; None means nobody holds it."""
+        ...
+
+    async def wait_until_vacant(self, name: str) -> None:
+        """Wait until a lease's holder no longer has it."""
+        ...
 
 
 class Plane(PlaneOperations, ABC):

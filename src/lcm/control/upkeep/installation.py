@@ -98,16 +98,19 @@ class Presence:
 
     async def begin(self) -> None:
         """Take the lease. Store errors are raised: a process that cannot show that it runs must not run."""
-        await self._take()
+        await self._take(self._store)
         assert self._lease is not None, "no two processes have one name"
 
-    async def keep(self) -> None:
-        """Renew the lease without end. Take it again when it expired while the machine slept or the store was away."""
+    async def keep(self, store: Store) -> None:
+        """Renew the lease without end, by a store that is this loop's own.
+
+        Take it again when it expired while the machine slept or the store was away.
+        """
         away = False
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             try:
-                await (self._store.renew(self._lease) if self._lease else self._take())
+                await (store.renew(self._lease) if self._lease else self._take(store))
                 away = False
             except Deposed:
                 _log.warning("presence ran out", process=self._process)
@@ -126,8 +129,8 @@ class Presence:
             except (Later, Stuck, TimeoutError) as error:
                 _log.warning("presence not released", process=self._process, error=str(error))
 
-    async def _take(self) -> None:
-        self._lease = await self._store.acquire(
+    async def _take(self, store: Store) -> None:
+        self._lease = await store.acquire(
             f"{PROCESSES_PREFIX}{self._process}", self._process, ttl_seconds=PRESENCE_TTL_SECONDS
         )
 

@@ -2,6 +2,9 @@
 
 `compose` runs one `ElectedController` of each kind.
 
+A term is kept beside the loop in which its leader works, so that one who is merely busy is not deposed (`compose` gives
+the thread). One whose loop does not react any more is not renewed: it cannot act, so another must.
+
 The store rejects writes of a leader whose term is over, because they carry a fencing token. The outside world cannot do
 that. So each effect first checks the term's own deadline (`providers.protocols.permit`), which passes before another
 leader can be elected. The deadline counts from the moment a renewal was requested, on a clock that also counts while a
@@ -11,15 +14,16 @@ machine sleeps. Without a store there is no leader.
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Final, TypedDict
+from functools import partial
+from typing import Any, ClassVar, Final, NotRequired, TypedDict
 
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, Tenure
+from lcm.control.plane.protocol import LeaseLine, Plane, Tenure
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
@@ -29,6 +33,9 @@ from lcm.system.tasks import cancel_and_wait, first_error, run_until_first_ends
 
 Lead = Callable[[Plane], Coroutine[Any, Any, None]]
 """The work of a leader. It gets a plane whose writes are fenced, and is cancelled when the term ends."""
+Keep = Callable[[LeaseLine], Coroutine[Any, Any, None]]
+Beside = Callable[[Keep], Coroutine[Any, Any, None]]
+"""Runs what keeps a term where the leader's work cannot hold it up, with a connection that belongs there."""
 
 _MARGIN: Final = 1 / 5
 """The last part of a term, in which no effect is started any more: an effect takes time to arrive."""
@@ -56,10 +63,12 @@ class Election:
         ttl_seconds: int,
         stopwatch: Stopwatch,
         chance: Callable[[], float],
+        beside: Beside | None = None,
     ) -> None:
         """Compete for the lease `name`. `holder` identifies this process to people.
 
-        `ttl_seconds` is the length of a term: that long a dead leader blocks the lease.
+        `ttl_seconds` is the length of a term: that long a dead leader blocks the lease. Terms are kept `beside` the
+        loop; None means in it, by the plane.
         """
         self._plane = plane
         self._name = name
@@ -67,6 +76,7 @@ class Election:
         self._ttl_seconds = ttl_seconds
         self._stopwatch = stopwatch
         self._chance = chance
+        self._beside: Beside = beside or (lambda keep: keep(plane))
         self._term: _LeaderTerm | None = None
         self._logged_error = ""
 
@@ -111,10 +121,10 @@ class Election:
         _log.info("elected", lease=self._name, holder=self._holder, term=term.lease.term)
         with permit_scope(term.check):
             leading = asyncio.create_task(lead(self._plane.under(term.lease.fence())))
-        keeping = asyncio.create_task(self._renew(term)), asyncio.create_task(self._watch_lease(term))
+        keeping = asyncio.create_task(self._beside(partial(self._keep, term)))
         try:
-            await asyncio.wait({leading, *keeping}, return_when=asyncio.FIRST_COMPLETED)
-            lost = next(filter(None, map(_interruption, keeping)), None)
+            await asyncio.wait({leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            lost = _interruption(keeping)
         finally:
             # The work ends first, then the lease is released: nobody else may lead while ours still runs.
             await self._end_term(term, leading, keeping)
@@ -127,15 +137,13 @@ class Election:
         _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
         return False
 
-    async def _end_term(
-        self, term: "_LeaderTerm", leading: asyncio.Task[None], keeping: Sequence[asyncio.Task[None]]
-    ) -> None:
+    async def _end_term(self, term: "_LeaderTerm", leading: asyncio.Task[None], keeping: asyncio.Task[None]) -> None:
         try:
             await cancel_and_wait([leading])
         finally:
             self._term = None
             try:
-                await cancel_and_wait(keeping)
+                await cancel_and_wait([keeping])
             finally:
                 await self._hand_over(term)
 
@@ -152,23 +160,27 @@ class Election:
             if leaving:  # otherwise it is lost already, and told as such
                 _log.info("handed over", **key)
 
-    async def _renew(self, term: "_LeaderTerm") -> None:
+    async def _keep(self, term: "_LeaderTerm", line: LeaseLine) -> None:
+        """Keep a term until it is lost; raises Deposed then. Nothing of the leader's loop may be touched here."""
+        await run_until_first_ends(self._renew(term, line), self._watch_lease(term, line))
+
+    async def _renew(self, term: "_LeaderTerm", line: LeaseLine) -> None:
         while True:
             await asyncio.sleep(term.seconds_until_renewal())
             asked_at = self._stopwatch.seconds()
             with suppress(Later, Stuck, TimeoutError):  # while the term lasts, another attempt may succeed
                 async with asyncio.timeout(term.seconds_left()):
-                    await self._plane.renew(term.lease)
+                    await line.renew(term.lease)
                 term.extend(asked_at)
             term.check()
 
-    async def _watch_lease(self, term: "_LeaderTerm") -> None:
+    async def _watch_lease(self, term: "_LeaderTerm", line: LeaseLine) -> None:
         """End the term when the store has lost its lease. Otherwise only the next renewal would show it."""
         while True:
             with suppress(Later, Relist, Stuck):  # the next read shows what happened meanwhile
-                held = await self._plane.lease(self._name)
+                held = await line.lease(self._name)
                 if held is not None and held.term == term.lease.term:
-                    await self._plane.wait_until_vacant(self._name)
+                    await line.wait_until_vacant(self._name)
                 term.mark_lost()
                 term.check()
             await asyncio.sleep(self._ttl_seconds * _RETRY)
@@ -233,6 +245,7 @@ class ControllerParts(TypedDict):
     chance: Callable[[], float]
     settings: Settings
     holder: str
+    beside: NotRequired[Beside | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +266,7 @@ class ElectedController(ABC):
     chance: Callable[[], float]
     settings: Settings
     holder: str
+    beside: Beside | None = None
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled."""
@@ -263,6 +277,7 @@ class ElectedController(ABC):
             ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
             stopwatch=self.stopwatch,
             chance=self.chance,
+            beside=self.beside,
         )
         await election.run(self.lead)
 
