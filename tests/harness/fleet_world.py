@@ -149,7 +149,7 @@ class Fleet(Estate):
 
     async def _work(self, plane: Plane, cache: Cache, cloud: Compute, hosts: Hosts) -> None:
         await cache.ready()
-        occupants = Occupants(cache)
+        occupants = await Occupants.follow(cache)
         lifecycle = WorkerLifecycle(
             plane,
             cache,

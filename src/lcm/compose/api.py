@@ -31,6 +31,7 @@ from lcm.control.booking.step_records import FleetSettings
 from lcm.control.delivery.outbox import LEASE as DELIVERY
 from lcm.control.delivery.outbox import Outbox
 from lcm.control.delivery.sinks import SettingSecrets, SinkSettings, make_built_in_sinks
+from lcm.control.objects.cache import Cache
 from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
@@ -89,6 +90,8 @@ class RunningApi:
     """The installation's id, with which its machines are tagged."""
     machine_consoles: MachineConsoles
     leases: LeaseKeeper
+    cache: Cache
+    """What is known of the store, for controllers in this process."""
 
 
 async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
@@ -158,7 +161,8 @@ async def run_api(
         parts.start("store health", control.health.run())
         parts.start("presence", leases.run(presence.keep))
         assert control.promises is not None, "it was made with terms"
-        parts.start("calendar", control.promises.calendar.run())
+        calendar = control.promises.calendar
+        parts.start("calendar", calendar.run())
         parts.start("housekeeping", _housekeeping(settings, store, clock, artifacts).run())
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
@@ -199,7 +203,9 @@ async def run_api(
         )
         url = _local_url(settings.host, listening, "https" if tls else "http")
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield RunningApi(url, store, control, tokens, parts, secrets, process, called, app.machine_consoles, leases)
+        yield RunningApi(
+            url, store, control, tokens, parts, secrets, process, called, app.machine_consoles, leases, calendar.cache
+        )
     _log.info("stopped", process=process)
 
 

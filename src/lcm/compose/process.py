@@ -28,6 +28,7 @@ from lcm.compose.leases import keep_by
 from lcm.compose.outside import AWS, SIM_FILE, SIMULATED, Providers, open_aws, open_simulated, secret_sources
 from lcm.control.access.tokens import SERVICE_NAME, service_keys
 from lcm.control.accounts.allocator import ResourceAllocator
+from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.runtime.election import Beside, ControllerParts, Election
@@ -37,6 +38,7 @@ from lcm.controllers.worker.controller import WorkerController
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid, Later, Refused
+from lcm.model.kinds.registry import Resource
 from lcm.providers.local.sealed import InstalledKeys, ensure_keys
 from lcm.providers.protocols.secrets import SecretSources
 from lcm.settings.checks import find_cleartext_client
@@ -76,6 +78,8 @@ class ControllerContext:
     process: str
     beside: Beside
     """Where terms are kept."""
+    cache: Cache
+    """What is known of the store in this process, which somebody runs."""
     providers: Providers | None = None
     """What controllers that act on the outside world act on."""
 
@@ -93,6 +97,7 @@ class ControllerContext:
             "settings": self.settings,
             "holder": self.process,
             "beside": self.beside,
+            "cache": self.cache,
         }
 
 
@@ -101,6 +106,8 @@ class Controller:
     """A part that watches a plane and acts, until it is cancelled. Its lease has its name."""
 
     part: ProcessPart
+    kinds: Sequence[type[Resource]]
+    """The kinds that it reads, in the order in which they are listed."""
     run: Callable[[Plane, ControllerContext], Coroutine[Any, Any, None]]
     acts_outside: bool = False
 
@@ -112,6 +119,7 @@ class Controller:
 CONTROLLERS: Final[tuple[Controller, ...]] = (
     Controller(
         ProcessPart.WORKER_CONTROLLER,
+        WorkerController.kinds,
         lambda plane, around: WorkerController(
             plane,
             around.outside.cloud,
@@ -122,10 +130,19 @@ CONTROLLERS: Final[tuple[Controller, ...]] = (
         ).run(),
         acts_outside=True,
     ),
-    Controller(ProcessPart.SCHEDULER, lambda plane, around: SchedulerController(plane, **around.common_parts()).run()),
-    Controller(ProcessPart.POOL_CONTROLLER, lambda plane, around: PoolController(plane, **around.common_parts()).run()),
+    Controller(
+        ProcessPart.SCHEDULER,
+        SchedulerController.kinds,
+        lambda plane, around: SchedulerController(plane, **around.common_parts()).run(),
+    ),
+    Controller(
+        ProcessPart.POOL_CONTROLLER,
+        PoolController.kinds,
+        lambda plane, around: PoolController(plane, **around.common_parts()).run(),
+    ),
     Controller(
         ProcessPart.LABLET_CONTROLLER,
+        LabletController.kinds,
         lambda plane, around: LabletController(
             plane,
             around.outside.hosts,
@@ -185,7 +202,7 @@ async def run_embedded(
             if before is not None:
                 await before(it)
             beside = running.leases.keep_term
-            around = ControllerContext(settings, running.secrets, running.process, beside, outside)
+            around = ControllerContext(settings, running.secrets, running.process, beside, running.cache, outside)
             for controller in controllers:
                 await release_stale_lease(store, controller.part)
                 plane = running.control.plane_for(controller.caller)
@@ -210,7 +227,8 @@ async def serve(
             undo.enter_context(claim_folder(settings.data_dir, alone=False))
         running = await _start_api(undo, settings, stop or asyncio.Event())
         if controllers := _select_controllers(asked):
-            around = ControllerContext(settings, running.secrets, running.process, running.leases.keep_term)
+            beside = running.leases.keep_term
+            around = ControllerContext(settings, running.secrets, running.process, beside, running.cache)
 
             @asynccontextmanager
             async def open_plane(controller: Controller) -> AsyncIterator[Plane]:
@@ -260,9 +278,14 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
 
         async def work() -> None:
             owner = await _read_installation_id(settings, key)
-            async with keep_by(partial(open_plane, controllers[0]), watch) as beside:
-                around = ControllerContext(settings, secrets, process, beside)
-                await _run_with_cloud(controllers, open_plane, around, owner, MachineConsoles())
+            open_first = partial(open_plane, controllers[0])
+            async with keep_by(open_first, watch) as beside, open_first() as reading:
+                kinds = dict.fromkeys(kind for one in controllers for kind in one.kinds)
+                cache = Cache(reading, *kinds, chance=random_fraction)
+                around = ControllerContext(settings, secrets, process, beside, cache)
+                await run_until_first_ends(
+                    cache.run(), _run_with_cloud(controllers, open_plane, around, owner, MachineConsoles())
+                )
 
         parts.start("controllers", work())
         _log.info("started", process=process, api=settings.control_plane_api_url, parts=[str(part) for part in asked])

@@ -74,6 +74,11 @@ def spare_loaded_code() -> None:
     gc.freeze()
 
 
+def spare_from_collection() -> None:
+    """Leave what is there now out of the search for cycles: of what is kept for long, each would take seconds."""
+    gc.freeze()
+
+
 def open_file_limit() -> int:
     """Return how many files this process may open."""
     now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

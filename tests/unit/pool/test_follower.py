@@ -315,7 +315,7 @@ def test_a_bug_of_ours_is_told_to_the_operator() -> None:
         cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
+            follower = PoolReconciler(plane, cache, await PoolIndex.follow(cache), clock=world.clock, terms=Terms)
             await follower.reconcile(CCNA)
             await follower.report_bug(CCNA, KeyError("seat"))
             (alert,) = await world.otto.alerts()
@@ -335,7 +335,7 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
         cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
+            follower = PoolReconciler(plane, cache, await PoolIndex.follow(cache), clock=world.clock, terms=Terms)
             await follower.reconcile(CCNA)
             other = await world.otto.create(given.pool(name="ccnp", lab_track="ccnp"))
             await asyncio.sleep(1)
@@ -428,7 +428,7 @@ async def follow_late(world: Pools) -> None:
 
     async def work() -> None:
         await cache.ready()
-        book = PoolIndex(cache)
+        book = await PoolIndex.follow(cache)
         follower = PoolReconciler(plane, cache, book, clock=world.clock, terms=Terms)
         runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, chance=world.half)
         book.subscribe(runtime.enqueue)

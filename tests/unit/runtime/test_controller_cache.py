@@ -336,7 +336,7 @@ def test_what_is_accepted_while_a_list_is_read_outlives_it() -> None:
         listing = await plane.list(WorkerTemplate)
         (made,) = await world.make("a")
         cache.accept(made)
-        cache._replace_kind(WorkerTemplate, {}, listing.revision)
+        await cache._drop([ref("a")], listing.revision)
         assert world.names() == ["a"]
 
     play(body)

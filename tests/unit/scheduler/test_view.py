@@ -30,8 +30,8 @@ FAR = Claim(start=given.moment("09:00", day=30), end=given.moment("11:00", day=3
 """So far away that nothing of it is late when the test ends."""
 
 
-def view(room: Room, cache: Cache) -> SchedulerView:
-    return SchedulerView(cache, terms=Terms, now=room.clock.now, changed=lambda: None)
+async def view(room: Room, cache: Cache) -> SchedulerView:
+    return await SchedulerView.follow(cache, terms=Terms, now=room.clock.now, changed=lambda: None)
 
 
 def laid(one: SchedulerView) -> dict[str, object]:
@@ -79,11 +79,11 @@ async def test_followed_change_by_change_it_is_what_it_would_be_if_made_anew() -
         cache, chance = Cache(room.by(SCHEDULER), *SchedulerController.kinds), Random(11)
         async with beside(cache.run()):
             await cache.ready()
-            followed = view(room, cache)
+            followed = await view(room, cache)
             for _ in range(200):
                 await something_happens(room, chance)
                 await asyncio.sleep(chance.choice((1, 5, 600)))
-                anew = view(room, cache)
+                anew = await view(room, cache)
                 anew.durations = followed.durations
                 followed.refresh(room.clock.now())
                 anew.refresh(room.clock.now())
@@ -112,7 +112,7 @@ async def test_sessions_that_are_gone_leave_nothing_but_what_was_learned_from_th
         cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            seen = view(room, cache)
+            seen = await view(room, cache)
             for number in range(30):
                 await room.put(ended(f"s{number}", f"uid-{number}"))
                 await asyncio.sleep(1)
@@ -131,7 +131,7 @@ async def test_a_seat_is_its_worker_with_all_the_seats_claims() -> None:
         cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            seen = view(room, cache)
+            seen = await view(room, cache)
             seen.refresh(room.clock.now())
             fleet = seen.fleet("default")
             assert [one.holder for one in fleet.claims_on("uid-w1")] == ["default/s1"]
@@ -152,7 +152,7 @@ async def test_a_machine_that_boots_counts_with_what_its_template_promises() -> 
         cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            seen = view(room, cache)
+            seen = await view(room, cache)
             seen.refresh(room.clock.now())
             place = seen.fleet("default")["uid-w1"]
             assert (place.closed, place.licensed, place.usable_at) == (BOOTING, None, given.moment("00:11"))
@@ -174,7 +174,7 @@ async def test_what_should_be_gone_and_is_not_is_expected_to_go_soon() -> None:
         cache = Cache(room.by(SCHEDULER), *SchedulerController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            seen = view(room, cache)
+            seen = await view(room, cache)
             for clock, end in (("00:30", "01:10"), ("01:30", "01:31"), ("01:50", "01:51")):
                 await asyncio.sleep((given.moment(clock) - room.clock.now()).total_seconds())
                 seen.refresh(room.clock.now())
@@ -202,7 +202,9 @@ async def test_a_promise_that_is_merely_told_wakes_nobody() -> None:
             await room.pool()
             await asyncio.sleep(1)
             seen = list[object]()
-            woken = SchedulerView(cache, terms=Terms, now=room.clock.now, changed=lambda: seen.append(None))
+            woken = await SchedulerView.follow(
+                cache, terms=Terms, now=room.clock.now, changed=lambda: seen.append(None)
+            )
             made = await room.books("s1", given.moment("09:00"))
             await asyncio.sleep(1)
             assert seen

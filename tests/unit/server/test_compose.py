@@ -75,7 +75,7 @@ async def test_a_controller_is_given_a_plane_of_its_own(tmp_path: Path) -> None:
         given.put_nowait(plane.caller)
         await asyncio.Event().wait()
 
-    controllers = [Controller(ProcessPart.SCHEDULER, control)]
+    controllers = [Controller(ProcessPart.SCHEDULER, (), control)]
     async with run_embedded(Settings(data_dir=tmp_path, port=0), controllers=controllers):
         caller = await given.get()
     assert (caller.role, caller.actor) == (Role.SERVICE, "scheduler")

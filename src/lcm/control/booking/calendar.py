@@ -62,7 +62,8 @@ class Calendar:
 
     def __init__(self, plane: Plane, *, terms: Terms, licences: Mapping[str, int], prices: PriceBook) -> None:
         """Follow what `plane` reports. `terms` are the process's own, `licences` the licence seats of each token."""
-        self._cache = Cache(plane, *KINDS)
+        self.cache = Cache(plane, *KINDS)
+        """What is known of the store, for others in this process as well."""
         self._terms = terms
         self._licences = licences
         self._prices = prices
@@ -78,26 +79,26 @@ class Calendar:
         self._lag = _Lag()
         self.changes = 0
         """How many changes were seen: while the number stays, everything here does."""
-        self._cache.subscribe(self._apply_change)
+        self.cache.subscribe(self._apply_change)
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
-        await self._cache.run()
+        await self.cache.run()
 
     async def ready(self) -> None:
         """Wait until everything was read once; raise Later if that takes too long."""
-        await _wait_briefly(self._cache.ready(), asyncio.get_running_loop().time())
+        await _wait_briefly(self.cache.ready(), asyncio.get_running_loop().time())
 
     async def wait_for_revision(self, revision: int) -> None:
         """Wait until every claim up to a revision is known; raise Later if that takes too long.
 
         Something must have been written at that revision.
         """
-        if self._cache.has_reached(revision):
+        if self.cache.has_reached(revision):
             return
-        if self._cache.has_reached(self._lag.revision):
+        if self.cache.has_reached(self._lag.revision):
             self._lag.revision, self._lag.since = revision, asyncio.get_running_loop().time()
-        await _wait_briefly(self._cache.wait_for_revision(revision), self._lag.since)
+        await _wait_briefly(self.cache.wait_for_revision(revision), self._lag.since)
 
     @property
     def terms(self) -> Terms:
@@ -114,14 +115,14 @@ class Calendar:
     def get(self, ref: Ref[R]) -> R | None:
         """Look up an object by its name; None means there is none, as far as the calendar knows."""
         planned = self._planned.get(ref)
-        return planned if isinstance(planned, ref.kind) else self._cache.get(ref)
+        return planned if isinstance(planned, ref.kind) else self.cache.get(ref)
 
     def all(self, kind: type[R]) -> Sequence[R]:
         """Return all objects of a kind."""
         planned = [one for one in self._planned.values() if isinstance(one, kind)]
         if not planned:
-            return self._cache.all(kind)
-        return [*planned, *(one for one in self._cache.all(kind) if ref_of(one) not in self._planned)]
+            return self.cache.all(kind)
+        return [*planned, *(one for one in self.cache.all(kind) if ref_of(one) not in self._planned)]
 
     def worker(self, uid: str) -> LabWorker | None:
         """Look up a worker by its uid."""

@@ -1,11 +1,11 @@
 """The newest known state of all objects of some kinds: listed once, then followed. Controllers decide by it.
 
 It may be behind but never wrong. While nothing can be listed it keeps the last known state, and before the first list
-is complete it cannot be read. `controllers.runtime.reconcile` reads it; `compose` runs it.
+is complete it cannot be read. One is enough for a process: `compose` runs it, and all controllers read it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from lcm.control.plane.protocol import Changes, ObjectChange, Plane, R, Ref, ref
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import went_back_error
+from lcm.system.clock import spare_from_collection
+from lcm.system.tasks import TimeSlice
 
 _FIRST_PAUSE: Final = timedelta(seconds=0.5)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
@@ -95,6 +97,25 @@ class Cache:
 
         return end
 
+    async def replay(self, callback: Callable[[ObjectChange], None], kinds: Sequence[type[Any]]) -> Callable[[], None]:
+        """Subscribe, and call `callback` with every known object of some kinds, in their order, as if it changed now.
+
+        Others have their turn in between, and what changes meanwhile is told at once, so an object may be told twice.
+        Call the returned function to unsubscribe.
+        """
+        end, time_slice = self.subscribe(callback), TimeSlice()
+        try:
+            for kind in kinds:
+                held = self._objects_of(kind)
+                for ref in list(held):
+                    if (resource := held.get(ref)) is not None:
+                        callback(ObjectChange(ref, resource))
+                    await time_slice.yield_if_over()
+        except BaseException:
+            end()
+            raise
+        return end
+
     def accept(self, resource: Resource) -> None:
         """Store the answer to a write of our own before the watch reports it."""
         kind, version = type(resource), resource.metadata.resource_version
@@ -120,19 +141,27 @@ class Cache:
         page = await self._plane.list(kind)
         if page.revision < self._revision:
             raise went_back_error(self._revision, page.revision)
-        found: dict[Ref[Any], Resource] = {ref_of(item): item for item in page.items}
-        while page.next is not None:
+        revision, left, time_slice = page.revision, set(self._objects[kind]), TimeSlice()
+        while True:
+            for item in page.items:
+                ref = ref_of(item)
+                left.discard(ref)
+                self._update(ref, item, item.metadata.resource_version)
+                await time_slice.yield_if_over()
+            spare_from_collection()
+            if page.next is None:
+                break
             page = await self._plane.list(kind, cursor=page.next)
-            found.update((ref_of(item), item) for item in page.items)
-        self._replace_kind(kind, found, page.revision)
-        return page.revision
-
-    def _replace_kind(self, kind: type[Any], found: dict[Ref[Any], Resource], revision: int) -> None:
-        for ref in [ref for ref in self._objects[kind] if ref not in found]:
-            self._update(ref, None, revision)
-        for ref, resource in found.items():
-            self._update(ref, resource, resource.metadata.resource_version)
+        await self._drop(left, revision)
         self._listed_at[kind] = revision
+        return revision
+
+    async def _drop(self, unlisted: Iterable[Ref[Any]], revision: int) -> None:
+        """Drop what a list does not have, unless it is newer than the list."""
+        time_slice = TimeSlice()
+        for ref in unlisted:
+            self._update(ref, None, revision)
+            await time_slice.yield_if_over()
 
     async def _follow(self, after: int) -> None:
         async with self._plane.watch(*self._objects, after=after) as watch:

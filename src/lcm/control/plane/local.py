@@ -27,7 +27,7 @@ from lcm.control.delivery.sinks import NO_SINKS, SinkSettings, refuse_surplus
 from lcm.control.objects import deletion
 from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
-from lcm.control.objects.cache import fixed_chance
+from lcm.control.objects.cache import Cache, fixed_chance
 from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
 from lcm.control.objects.records import Record, encode_change, key_of, with_reported_status
 from lcm.control.objects.requests import IdempotentRequest
@@ -165,6 +165,11 @@ class ControlPlane:
                 self.plane_for(deletion.PLANE_CALLER), terms=terms, licences=fleet.seats, prices=fleet.prices
             )
             self.promises = Promises(store, calendar, clock=clock, chance=chance, limits=limits)
+
+    @property
+    def cache(self) -> Cache | None:
+        """What is known of the store in this process, once the calendar runs; None without promises."""
+        return self.promises.calendar.cache if self.promises else None
 
     @property
     def epoch(self) -> str:

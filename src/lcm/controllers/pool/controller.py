@@ -240,8 +240,8 @@ class PoolController(ElectedController):
     lease = LEASE
     kinds = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reservation, SystemSettings)
 
-    async def _work(self, plane: Plane, cache: Cache) -> None:
-        book, settings = PoolIndex(cache), CurrentSettings(self.settings, cache)
+    async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        book = await PoolIndex.follow(cache)
         follower = PoolReconciler(plane, cache, book, clock=self.clock, terms=settings.terms)
         runtime = Runtime(
             LEASE,

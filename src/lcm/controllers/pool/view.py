@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Ref, ref_of
@@ -37,7 +37,6 @@ class PoolIndex:
     """Claims by pool, and sessions by the uid of their worker."""
 
     def __init__(self, cache: Cache) -> None:
-        """Follow a cache that is ready and holds all kinds that concern pools."""
         self._cache = cache
         self._claims: defaultdict[PoolRef, dict[str, SeatClaim]] = defaultdict(dict)
         self._versions: defaultdict[PoolRef, int] = defaultdict(int)
@@ -45,10 +44,14 @@ class PoolIndex:
         self._sessions_by_worker: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
         self._worker_by_session: dict[Ref[LabletSession], str] = {}
         self._subscriber: Callable[[PoolRef], object] | None = None
-        for kind in (LabletSession, Reservation):
-            for booking in cache.all(kind):
-                self._on_change(ObjectChange(ref_of(booking), booking))
-        self.stop = cache.subscribe(self._on_change)
+        self.stop: Callable[[], None] = lambda: None
+
+    @classmethod
+    async def follow(cls, cache: Cache) -> Self:
+        """Follow a cache that is ready and holds all kinds that concern pools, until `stop` is called."""
+        made = cls(cache)
+        made.stop = await cache.replay(made._on_change, [LabletSession, Reservation])
+        return made
 
     def subscribe(self, changed: Callable[[PoolRef], object]) -> None:
         """Call `changed` from now on with each pool for which something changed."""

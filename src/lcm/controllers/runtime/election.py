@@ -24,6 +24,7 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import LeaseLine, Plane, Tenure
+from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
@@ -246,6 +247,7 @@ class ControllerParts(TypedDict):
     settings: Settings
     holder: str
     beside: NotRequired[Beside | None]
+    cache: NotRequired[Cache | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,8 @@ class ElectedController(ABC):
     settings: Settings
     holder: str
     beside: Beside | None = None
+    cache: Cache | None = None
+    """What all controllers of a process read, which somebody else runs; None makes one for each term."""
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled."""
@@ -283,13 +287,20 @@ class ElectedController(ABC):
 
     async def lead(self, plane: Plane) -> None:
         """Work until cancelled."""
+        if self.cache is not None:
+            await self._start_work(plane, self.cache)
+            return
         cache = Cache(plane, *self.kinds, chance=self.chance)
         await run_until_first_ends(cache.run(), self._start_work(plane, cache))
 
     async def _start_work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        await self._work(plane, cache)
+        settings = CurrentSettings(self.settings, cache)
+        try:
+            await self._work(plane, cache, settings)
+        finally:
+            settings.stop()
 
     @abstractmethod
-    async def _work(self, plane: Plane, cache: Cache) -> None:
-        """Do a leader's work, with all its kinds in the cache."""
+    async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        """Do a leader's work, with all its kinds in the cache. What follows the cache must stop at the end."""

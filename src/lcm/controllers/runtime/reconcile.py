@@ -28,9 +28,9 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import ObjectChange, R, Ref, ref_of
+from lcm.control.plane.protocol import ObjectChange, R, Ref
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
-from lcm.system.tasks import run_until_first_ends
+from lcm.system.tasks import TimeSlice, run_until_first_ends
 
 K = TypeVar("K", bound=Hashable)
 
@@ -173,14 +173,10 @@ class Runtime(Generic[R]):
     async def run(self) -> None:
         """Reconcile all objects, then those that change, until cancelled or until an error is raised."""
         await self._cache.ready()
-        end = self._cache.subscribe(self._on_change)
         _log.info("controller started", controller=self._name)
         try:
-            for resource in self._cache.all(self._kind):
-                self.enqueue(ref_of(resource))
-            await run_until_first_ends(*(self._work_loop() for _ in range(self._concurrency)))
+            await run_until_first_ends(self._follow_cache(), *(self._work_loop() for _ in range(self._concurrency)))
         finally:
-            end()
             self._queue.clear()
             _log.info("controller stopped", controller=self._name)
 
@@ -188,17 +184,26 @@ class Runtime(Generic[R]):
         """Queue an object to be reconciled now."""
         self._queue.add(ref)
 
+    async def _follow_cache(self) -> None:
+        end = await self._cache.replay(self._on_change, [self._kind])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            end()
+
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is self._kind:
             self.enqueue(seen.ref)
 
     async def _work_loop(self) -> None:
+        time_slice = TimeSlice()
         while True:
             ref = await self._queue.take()
             try:
                 self._schedule_next(ref, await self._reconcile_once(ref))
             finally:
                 self._queue.finish(ref)
+            await time_slice.yield_if_over()  # neither taking nor a quick look suspends
 
     async def _reconcile_once(self, ref: Ref[R]) -> Requeue:
         try:

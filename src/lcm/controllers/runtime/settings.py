@@ -18,13 +18,13 @@ class CurrentSettings:
     """The settings in force now. Callers ask before each use; values are recomputed only when the settings change."""
 
     def __init__(self, settings: Settings, cache: Cache) -> None:
-        """Follow a cache for as long as the cache is used."""
+        """Follow a cache, until `stop` is called."""
         self._settings = settings
         self._cache = cache
         self._stale = True
         self._effective = settings
         self._terms = terms_of(settings)
-        cache.subscribe(self._on_change)
+        self.stop = cache.subscribe(self._on_change)
 
     def __call__(self) -> Settings:
         if self._stale:

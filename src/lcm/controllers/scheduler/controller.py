@@ -43,16 +43,14 @@ class SchedulerController(ElectedController):
             await asyncio.Event().wait()
         await ElectedController.run(self)  # a class with slots is made anew, so that it knows no `super()`
 
-    async def _work(self, plane: Plane, cache: Cache) -> None:
-        settings = CurrentSettings(self.settings, cache)
-
+    async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
         def resync() -> timedelta:
             return timedelta(seconds=settings().scheduler_reconcile_interval)
 
         placing = PlacementLoop(
             plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync
         )
-        view = SchedulerView(cache, terms=settings.terms, now=self.clock.now, changed=placing.wake)
+        view = await SchedulerView.follow(cache, terms=settings.terms, now=self.clock.now, changed=placing.wake)
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
         of_sessions = self._runtime(

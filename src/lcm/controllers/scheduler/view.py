@@ -7,7 +7,7 @@ view is only used for proposals: what it does not know yet, the plane does.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -53,7 +53,7 @@ class SchedulerView:
         now: Callable[[], datetime],
         changed: Callable[[], object],
     ) -> None:
-        """Follow a cache that is ready; `changed` is called whenever something changed."""
+        """See `follow`."""
         self._cache = cache
         self.terms = terms
         self._now = now
@@ -80,10 +80,22 @@ class SchedulerView:
         """Until when a wish stands behind the others: its pool's limits refused it, but may admit others."""
         self._unfilled_places: list[tuple[PlaceIndex, str]] = []
         self._has_news = True
-        for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
-            for resource in cache.all(kind):
-                self._on_change(ObjectChange(ref_of(resource), resource))
-        self.stop = cache.subscribe(self._on_change)
+        self.stop: Callable[[], None] = lambda: None
+
+    @classmethod
+    async def follow(
+        cls,
+        cache: Cache,
+        *,
+        terms: Callable[[], Terms],
+        now: Callable[[], datetime],
+        changed: Callable[[], object],
+    ) -> Self:
+        """Follow a cache that is ready, until `stop` is called; `changed` is called whenever something changed."""
+        made = cls(cache, terms=terms, now=now, changed=changed)
+        kinds = (LabWorker, LabWorkerPool, Reservation, LabletSession)
+        made.stop = await cache.replay(made._on_change, kinds)
+        return made
 
     def subscribe(self, poke: Callable[[SessionRef], object]) -> None:
         """Call `poke` from now on with each session whose worker, or whose seat's worker, changed."""

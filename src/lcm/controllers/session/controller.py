@@ -51,8 +51,8 @@ class LabletController(ElectedController):
     speed: float = 1.0
     """How fast the cloud's time runs: labs are polled that much more often."""
 
-    async def _work(self, plane: Plane, cache: Cache) -> None:
-        occupants, rules = Occupants(cache), CurrentSettings(self.settings, cache).derive(self._make_rules)
+    async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        occupants, rules = await Occupants.follow(cache), settings.derive(self._make_rules)
         eyes = SessionLook(plane, cache, self.hosts, self.clock, occupants, LookMemory(self.clock))
         hands = SessionEffects(plane, self.hosts, self.artifacts, self.clock)
         lifecycle = SessionLifecycle(plane, cache, eyes, hands, clock=self.clock, rules=rules)

@@ -52,9 +52,8 @@ class WorkerController(ElectedController):
     speed: float = 1.0
     """How fast the cloud's time goes. Machines are polled that much more often."""
 
-    async def _work(self, plane: Plane, cache: Cache) -> None:
-        settings = CurrentSettings(self.settings, cache)
-        occupants = Occupants(cache)
+    async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        occupants = await Occupants.follow(cache)
         eyes = WorkerLook(self.cloud, self.hosts, self.clock)
         hands = WorkerEffects(plane, self.cloud, self.hosts, self.secrets)
         lifecycle = WorkerLifecycle(

@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Self
 
 import structlog
 
@@ -25,18 +25,20 @@ from lcm.settings.load import Settings
 class Occupants:
     """The sessions of each worker, by the worker's uid."""
 
-    def __init__(self, cache: Cache) -> None:
-        """Follow a cache of sessions and workers, which is ready."""
+    def __init__(self) -> None:
         self._sessions: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
         self._worker_uids: dict[Ref[LabletSession], str] = {}
         self._subscriber: Callable[[Ref[LabWorker]], object] | None = None
         self._workers: dict[str, Ref[LabWorker]] = {}
         self._uids: dict[Ref[LabWorker], str] = {}
-        for worker in cache.all(LabWorker):
-            self._track_worker(ref_of(worker), worker)
-        for session in cache.all(LabletSession):
-            self._track_session(ref_of(session), session)
-        self.stop = cache.subscribe(self._on_change)
+        self.stop: Callable[[], None] = lambda: None
+
+    @classmethod
+    async def follow(cls, cache: Cache) -> Self:
+        """Follow a cache of sessions and workers, which is ready, until `stop` is called."""
+        made = cls()
+        made.stop = await cache.replay(made._on_change, [LabWorker, LabletSession])
+        return made
 
     def subscribe(self, changed: Callable[[Ref[LabWorker]], object]) -> None:
         """Call `changed` with each worker whose sessions change from now on."""

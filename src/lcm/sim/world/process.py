@@ -260,6 +260,7 @@ class Process:
             chance=self._draws.random,
             settings=self._settings,
             holder=holder,
+            cache=self.control.cache,
         )
         workers = WorkerController(self._plane_of(WORKER_CONTROLLER), stage.cloud, hosts, stage.secrets, **common)
         labs = LabletController(
