@@ -25,6 +25,7 @@ SOURCES = sorted(Path(lcm.__path__[0]).rglob("*.py"))
 IMPORTED = {
     "asyncio._get_running_loop",
     "os._exit",
+    "sys._current_frames",
     "typer._click.Command",
     "typer._click.Context",
     "typer._click.HelpFormatter",
