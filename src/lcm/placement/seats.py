@@ -85,7 +85,19 @@ class Seats:
     the others must have one, and `time` is the sum of that in microseconds.
     """
 
-    __slots__ = ("_seats", "_sums", "always", "capacity", "keep", "lead", "most", "opening", "standing", "time")
+    __slots__ = (
+        "_runs",
+        "_seats",
+        "_sums",
+        "always",
+        "capacity",
+        "keep",
+        "lead",
+        "most",
+        "opening",
+        "standing",
+        "time",
+    )
 
     def __init__(
         self,
@@ -108,6 +120,7 @@ class Seats:
         self.opening = Timeline(0)
         self.time = 0
         self._sums: dict[Span, int] = {}
+        self._runs: dict[int, list[Span]] = {}
         self.most = size if most is None else most
         own, taken = smaller or {}, strangers or {}
         self._seats = {
@@ -157,6 +170,12 @@ class Seats:
 
     def runs(self, number: int) -> list[Span]:
         """Return the times a seat's worker must run for its claims, boot lead included, in order."""
+        known = self._runs.get(number)
+        if known is None:
+            known = self._runs[number] = self._find_runs(number)
+        return known
+
+    def _find_runs(self, number: int) -> list[Span]:
         seat = self._seats[number]
         moments, levels = seat.timeline.moments, seat.timeline.levels
         ends = [*moments[1:], END]
@@ -200,6 +219,7 @@ class Seats:
 
     def _count_runtime(self, number: int, span: Span, sign: int) -> None:
         self._sums.clear()
+        self._runs.pop(number, None)
         for piece in self.added_runtime(number, span):
             self.opening.add(*piece, sign)
             self.time += sign * (piece.end - piece.start)
@@ -257,6 +277,7 @@ def seat_demand(seats: Seats, now: datetime) -> Mapping[int, SeatDemand]:
 
 
 def _next_demand(seats: Seats, number: int, now: datetime) -> SeatDemand | None:
-    present = micros(now)
-    run = next((run for run in seats.runs(number) if run.end > present), None)
+    runs = seats.runs(number)
+    place = bisect_right(runs, micros(now), key=lambda run: run.end)
+    run = runs[place] if place < len(runs) else None
     return SeatDemand(moment_of(run.start), moment_of(run.end)) if run else None

@@ -1,5 +1,6 @@
 """What a pool needs next: which seats get a worker, which workers go, and what is left alone."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from harness import given
 from lcm.controllers.pool.demand import LINGER_TIME, PoolPlan, SeatTimelines, plan
 from lcm.controllers.pool.effects import seat_worker
-from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView, SeatClaim
+from lcm.controllers.pool.index import PoolClaims, SeatClaim
+from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.resource import Owner, PhaseChange
 from lcm.model.kinds.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy
@@ -56,7 +58,7 @@ def look(*claims: SeatClaim, seated: tuple[LabWorker, ...] = (), now: datetime =
             template=given.template(),
             now=now,
             terms=Terms(),
-            claims=claims,
+            claims=PoolClaims(claims),
             workers=[*seated, *others],
             strangers=strangers,
             sessions=sessions,
@@ -304,13 +306,14 @@ def test_a_pool_that_ends_ends_its_own_workers_and_leaves_the_others() -> None:
 def test_a_new_worker_is_made_as_the_template_says() -> None:
     template = given.template(name_prefix="exam", labels={"team": "exams"}, annotations={"note": "metal"})
     view = PoolView(pool(), template, NOW, Terms())
-    made = seat_worker(view, 3, {"exam-3", "exam-3-2"})
+    made = seat_worker(view, 3, {"exam-3", "exam-3-2"}.__contains__)
     assert made.metadata.name == "exam-3-3"
     assert made.metadata.labels == {"team": "exams", "lcm/pool": "ccna", "lcm/seat": "3"}
     assert made.metadata.annotations == {"note": "metal"}
     assert made.metadata.owner == OWNER
     assert (made.spec.lab_track, made.spec.wanted_state) == ("ccna", "running")
-    long = seat_worker(PoolView(pool(), given.template(name_prefix="x" * 47 + "-" + "y" * 15), NOW, Terms()), 1000, ())
+    template = given.template(name_prefix="x" * 47 + "-" + "y" * 15)
+    long = seat_worker(PoolView(pool(), template, NOW, Terms()), 1000, lambda _: False)
     assert long.metadata.name == "x" * 47 + "-1000"
 
 
@@ -319,16 +322,20 @@ _claims = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 46), st.integers(
 
 @example(st.lists(_claims, min_size=1, max_size=4), st.integers(0, 60))
 def test_timelines_that_are_changed_say_the_same_as_new_ones(books: list[list[Any]], quarter: int) -> None:
-    timelines = SeatTimelines()
+    timelines, followed = SeatTimelines(), PoolClaims()
     for book in books:
         named = {name: (number, start, length) for number, start, length, name in book}
-        claims = [
-            SeatClaim(number, HeldClaim(f"default/s{name}", _span(start, length)))
+        claims = {
+            f"default/s{name}": SeatClaim(number, HeldClaim(f"default/s{name}", _span(start, length)))
             for name, (number, start, length) in named.items()
-        ]
+        }
+        for holder in [*followed.holders(), *claims]:
+            followed.put(holder, claims.get(holder))
         now = NOW + quarter * timedelta(minutes=15)
-        view = PoolView(pool(max_workers=4), given.template(), now, Terms(), claims)
-        again, new = plan(view, timelines), plan(view)
+        view = PoolView(pool(max_workers=4), given.template(), now, Terms(), followed)
+        for _ in timelines.update(view):
+            pass
+        again, new = plan(view, timelines.seats), plan(replace(view, claims=PoolClaims(claims.values())))
         assert (again.next, again.launch, again.changes_at) == (new.next, new.launch, new.changes_at)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from harness import given
 from lcm.controllers.pool.demand import plan
+from lcm.controllers.pool.index import PoolClaims, SeatClaim
 from lcm.controllers.pool.phases import describe_conditions, next_phase, retry_at
 from lcm.controllers.pool.report import (
     MeasuredBoot,
@@ -16,7 +17,7 @@ from lcm.controllers.pool.report import (
     measure_boots,
     summarize_capacity,
 )
-from lcm.controllers.pool.view import PoolView, SeatClaim
+from lcm.controllers.pool.view import PoolView
 from lcm.model.base.resource import Condition, PhaseChange, Truth
 from lcm.model.kinds.pool import PoolCondition, PoolPhase
 from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
@@ -42,7 +43,7 @@ def view(*workers: LabWorker, **fields: Any) -> PoolView:
     claims = fields.pop("claims", ())
     sessions = fields.pop("sessions", {})
     pool = given.pool(**{"phase": PoolPhase.READY, "min_workers": 0} | fields)
-    return PoolView(pool, given.template(), NOW, Terms(), claims, workers, sessions=sessions)
+    return PoolView(pool, given.template(), NOW, Terms(), PoolClaims(claims), workers, sessions=sessions)
 
 
 LAUNCH = story(

@@ -16,7 +16,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Changes, Drain, Ref
 from lcm.controllers.pool.controller import PoolController, PoolReconciler
-from lcm.controllers.pool.view import PoolIndex
+from lcm.controllers.pool.index import PoolIndex
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.machine import POOL_CONTROLLER

@@ -12,7 +12,8 @@ from harness.scheduler_world import HOUR, MINUTE, Pools, names
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.pool.demand import plan
 from lcm.controllers.pool.effects import SeatOptimizer, find_better_seats
-from lcm.controllers.pool.view import PoolView, SeatClaim
+from lcm.controllers.pool.index import PoolClaims, SeatClaim
+from lcm.controllers.pool.view import PoolView
 from lcm.model.base.capacity import Claim
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.placement import SeatChange
@@ -39,7 +40,7 @@ def claimed(number: int, start: str, end: str, holder: str) -> SeatClaim:
 
 def view(*claims: SeatClaim, now: datetime = NOW, **fields: object) -> PoolView:
     pool = given.pool(**{"min_workers": 0, "max_workers": 3, "phase": PoolPhase.READY} | fields)
-    return PoolView(pool, given.template(), now, Terms(), claims)
+    return PoolView(pool, given.template(), now, Terms(), PoolClaims(claims))
 
 
 APART = (claimed(1, "10:00", "12:00", "s1"), claimed(2, "10:00", "12:00", "r1#3"))
@@ -123,7 +124,7 @@ def test_what_the_plane_refuses_is_left_where_it_is() -> None:
                 for name in ("s1", "gone")
             ]
             claims = [SeatClaim(number, one) for number, one in enumerate(held, start=1)]
-            stale = PoolView(await world.pool(), given.template(), now, Terms(), claims)
+            stale = PoolView(await world.pool(), given.template(), now, Terms(), PoolClaims(claims))
             assert not await reseating.improve(stale, plan(stale), 1)
             kept = await world.otto.get(Ref(LabletSession, "s1"))
             assert kept is not None

@@ -17,6 +17,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.controllers.pool.demand import PoolPlan, SeatTimelines, plan
 from lcm.controllers.pool.effects import LAUNCH_BATCH, AppliedPlan, PoolEffects, SeatOptimizer
+from lcm.controllers.pool.index import PoolIndex, PoolRef
 from lcm.controllers.pool.phases import PoolPhaseChange, describe_conditions, next_phase, retry_at, with_conditions
 from lcm.controllers.pool.report import (
     ALERT_NAMES,
@@ -28,7 +29,7 @@ from lcm.controllers.pool.report import (
     next_boot_count_at,
     summarize_capacity,
 )
-from lcm.controllers.pool.view import PoolIndex, PoolRef, PoolView, is_over, is_owner
+from lcm.controllers.pool.view import PoolView, is_over
 from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.lifecycle import RaisedAlerts
 from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, requeue_at
@@ -49,6 +50,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms
+from lcm.system.tasks import TimeSlice
 
 MIN_INTERVAL: Final = timedelta(seconds=1)
 """The shortest time between two looks at a pool: five hundred bookings at once must not cause five hundred looks."""
@@ -85,6 +87,7 @@ class PoolReconciler:
             for kept in (self._looked_at, self._reported_at, self._timelines):
                 kept.pop(ref, None)
             self._alerts.forget(ref)
+            self._index.forget(ref)
             self._seat_optimizer.forget_all_but({one.metadata.uid for one in self._cache.all(LabWorkerPool)})
             return DONE
         now, before = self._clock.now(), self._looked_at.get(ref)
@@ -105,9 +108,11 @@ class PoolReconciler:
         template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, pool.metadata.namespace))
         if template is None:
             return await self._report_missing_template(pool)
-        view = self._view(pool, template)
-        made = plan(view, self._timelines[ref_of(pool)])
-        if await self._seat_optimizer.improve(view, made, self._index.version(ref_of(pool))):
+        view, timelines, time_slice = self._view(pool, template), self._timelines[ref_of(pool)], TimeSlice()
+        for _ in timelines.update(view):
+            await time_slice.yield_if_over()
+        made = plan(view, timelines.seats)
+        if await self._seat_optimizer.improve(view, made, view.claims.version):
             return requeue_at(view.now + MIN_INTERVAL, view.now)  # by then the cache has the moves
         done = await self._effects.apply(view, made)
         self._alerts.end_bug(ref_of(pool))
@@ -116,9 +121,7 @@ class PoolReconciler:
         return self._next_look(view, made, done)
 
     def _view(self, pool: LabWorkerPool, template: WorkerTemplate) -> PoolView:
-        seated = {seat.worker_id for seat in pool.status.seats}
-        every = self._cache.all(LabWorker)
-        ours = [one for one in every if one.metadata.uid in seated or is_owner(pool, one)]
+        ours = self._index.workers_of(pool)
         on = {one.metadata.uid: self._index.sessions_on(one.metadata.uid) for one in ours}
         return PoolView(
             pool=pool,
@@ -126,26 +129,21 @@ class PoolReconciler:
             now=self._clock.now(),
             terms=self._terms(),
             claims=self._index.claims_on(ref_of(pool)),
-            workers=sorted(ours, key=lambda one: one.metadata.name),
-            strangers=self._adoptable_workers(pool, every),
+            workers=ours,
+            strangers=self._adoptable_workers(pool),
             sessions={uid: len(found) for uid, found in on.items()},
             mixed=frozenset(uid for uid, found in on.items() if not all(_has_seat_in(one, pool) for one in found)),
         )
 
-    def _adoptable_workers(self, pool: LabWorkerPool, every: Sequence[LabWorker]) -> Sequence[LabWorker]:
+    def _adoptable_workers(self, pool: LabWorkerPool) -> Sequence[LabWorker]:
         """Return the workers of a pool's lab track that were made for no seat and fill none.
 
         A worker with a session that has no seat is left out: the seat's timeline would not know of that session.
         """
-        seated = {seat.worker_id for one in self._cache.all(LabWorkerPool) for seat in one.status.seats}
         return [
             one
-            for one in every
-            if (one.metadata.namespace, one.spec.lab_track) == (pool.metadata.namespace, pool.spec.lab_track)
-            and one.metadata.owner is None
-            and one.spec.accepts_sessions
-            and one.metadata.uid not in seated
-            and not self._index.sessions_on(one.metadata.uid)
+            for one in self._index.unowned_workers(pool)
+            if one.spec.accepts_sessions and not self._index.sessions_on(one.metadata.uid)
         ]
 
     async def _report_missing_template(self, pool: LabWorkerPool) -> Requeue:

@@ -5,12 +5,13 @@ changed and decides again without that worker. The second look knows every booki
 deletes the worker, or takes it back if a booking was faster.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.controllers.pool.view import PoolView, SeatClaim, is_leaving, is_lost, is_over, seat_number
+from lcm.controllers.pool.index import PoolClaims, SeatClaim
+from lcm.controllers.pool.view import PoolView, is_leaving, is_lost, is_over, seat_number
 from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.kinds.pool import PoolPhase
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
@@ -51,42 +52,54 @@ class PoolPlan:
 
 
 class SeatTimelines:
-    """A pool's seats with the claims on them. Only what changed since the last look is applied."""
+    """A pool's seats with the claims for which the seat's worker must run.
+
+    Only what changed since the last look is applied. A session on another worker than its seat's is not counted: a
+    drained worker is not replaced for the sessions still on it.
+    """
 
     def __init__(self) -> None:
         self._made_of: object = None
-        self._seats = Seats(ZERO_AMOUNT, 0, lead=timedelta(0))
+        self._claims: PoolClaims | None = None
         self._held: dict[str, SeatClaim] = {}
+        self._elsewhere: frozenset[str] = frozenset()
+        """The holders whose claims are not counted."""
+        self.seats = Seats(ZERO_AMOUNT, 0, lead=timedelta(0))
 
-    def update(self, view: PoolView, filled: Mapping[int, LabWorker]) -> Seats:
-        """Return the seats with the claims for which the seat's worker must run.
+    def update(self, view: PoolView) -> Iterator[None]:
+        """Apply what changed, one claim at each step."""
+        claims, elsewhere = view.claims, _find_elsewhere(view)
+        changed = {*claims.take_changes(), *(elsewhere ^ self._elsewhere)}
+        made_of = max(view.pool.spec.max_workers, claims.highest_number), view.lead, view.minimum
+        if made_of != self._made_of or claims is not self._claims:
+            self._made_of, self._claims, self._held = made_of, claims, {}
+            self.seats = Seats(ZERO_AMOUNT, made_of[0], lead=view.lead, standing=view.minimum)
+            changed = set(claims.holders())
+        self._elsewhere = elsewhere
+        for holder in sorted(changed):
+            self._set(holder, None if holder in elsewhere else claims.get(holder))
+            yield
 
-        A session on another worker than its seat's is not counted: a drained worker is not replaced for the sessions
-        still on it.
-        """
-        wanted = {one.held.holder: one for one in _relevant_claims(view, filled)}
-        size = max([view.pool.spec.max_workers, *(one.number for one in wanted.values())])
-        made_of = size, view.lead, view.minimum
-        if made_of != self._made_of:
-            self._made_of, self._held = made_of, {}
-            self._seats = Seats(ZERO_AMOUNT, size, lead=view.lead, standing=view.minimum)
-        # The index returns the same object while a claim is unchanged, so few claims are compared in full.
-        for holder, one in self._held.items():
-            if (new := wanted.get(holder)) is not one and new != one:
-                self._seats.release(one.number, holder)
-        for holder, one in wanted.items():
-            if (known := self._held.get(holder)) is not one and known != one:
-                self._seats.hold(one.number, one.held)
-        self._held = wanted
-        return self._seats
+    def _set(self, holder: str, claim: SeatClaim | None) -> None:
+        before = self._held.pop(holder, None)
+        if claim is not None:
+            self._held[holder] = claim
+        if before == claim:
+            return
+        if before is not None:
+            self.seats.release(before.number, holder)
+        if claim is not None:
+            self.seats.hold(claim.number, claim.held)
 
 
-def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
-    """Return what a pool needs next."""
-    workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
-    filled = {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
-    made = PoolPlan(seats=filled)
-    seats = (timelines or SeatTimelines()).update(view, made.seats)
+def plan(view: PoolView, seats: Seats | None = None) -> PoolPlan:
+    """Return what a pool needs next, given its seats as `SeatTimelines` has them now."""
+    if seats is None:
+        timelines = SeatTimelines()
+        for _ in timelines.update(view):
+            pass
+        seats = timelines.seats
+    made = PoolPlan(seats=_filled_seats(view))
     made.next = seat_demand(seats, view.now)
     made.needed = {number: one for number, one in made.next.items() if one.start_by <= view.now}
     moments = [moment for one in made.next.values() for moment in one if moment and moment > view.now]
@@ -105,16 +118,27 @@ def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
             made.resume[number] = present
     for number, worker in sorted(made.seats.items(), key=lambda one: one[0]):
         _release_unneeded(view, made, number, worker)
+    seated = {one.metadata.uid for one in made.seats.values()}
     for worker in view.workers:
-        _decide_unseated(view, made, worker)
+        _decide_unseated(view, made, worker, is_seated=worker.metadata.uid in seated)
     return made
 
 
-def _relevant_claims(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequence[SeatClaim]:
+def _filled_seats(view: PoolView) -> dict[int, LabWorker]:
+    workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
+    return {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
+
+
+def _find_elsewhere(view: PoolView) -> frozenset[str]:
+    """Return the holders whose session is on a worker of the pool that is not, or not for long, that of its seat."""
     ours = {one.metadata.uid for one in view.workers if not is_over(one)}
-    homes = {number: one.metadata.uid for number, one in filled.items() if not is_leaving(one, view.now)}
+    homes = {number: one.metadata.uid for number, one in _filled_seats(view).items() if not is_leaving(one, view.now)}
     # A session whose worker is gone is placed again, and needs its seat again.
-    return [one for one in view.claims if one.worker_id not in ours or one.worker_id == homes.get(one.number)]
+    return frozenset(
+        holder
+        for holder, one in view.claims.placed.items()
+        if one.worker_id in ours and one.worker_id != homes.get(one.number)
+    )
 
 
 def keeps_running(view: PoolView, made: PoolPlan, number: int) -> bool:
@@ -162,19 +186,14 @@ def _release_unneeded(view: PoolView, made: PoolPlan, number: int, worker: LabWo
         del made.seats[number]
 
 
-def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker) -> None:
+def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker, *, is_seated: bool) -> None:
     """Decide about a worker of the pool that fills no seat."""
     decided = any(worker is one for one in (*made.let_go.values(), *made.remove))
     if decided or not view.owns(worker) or worker.metadata.deletion_timestamp is not None:
         return
     if is_lost(worker, view.now):
         made.remove.append(worker)
-    elif (
-        view.traits.releases
-        and is_wanted(worker)
-        and worker.metadata.uid not in {one.metadata.uid for one in made.seats.values()}
-        and not is_leaving(worker, view.now)
-    ):
+    elif view.traits.releases and is_wanted(worker) and not is_seated and not is_leaving(worker, view.now):
         number = seat_number(worker)
         if view.is_busy(worker):
             made.retire.append(worker)

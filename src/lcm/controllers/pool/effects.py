@@ -9,16 +9,17 @@ and the plane checks and commits each step as a whole. Rejected moves are tried 
 all the time.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain, count
 from typing import Final
 
 import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, ref_of
+from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.controllers.pool.demand import PoolPlan
 from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
 from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
@@ -85,8 +86,9 @@ class PoolEffects:
 
     async def _launch(self, view: PoolView, number: int) -> LabWorker:
         namespace = view.pool.metadata.namespace
-        taken = {one.metadata.name for one in self._cache.all(LabWorker) if one.metadata.namespace == namespace}
-        made = await self._plane.create(seat_worker(view, number, taken))
+        made = await self._plane.create(
+            seat_worker(view, number, lambda name: self._cache.get(Ref(LabWorker, name, namespace)) is not None)
+        )
         self._cache.accept(made)
         _log.info("worker launched", pool=str(ref_of(view.pool)), seat=number, worker=made.metadata.name)
         return made
@@ -115,12 +117,12 @@ class PoolEffects:
         return True
 
 
-def seat_worker(view: PoolView, number: int, taken: Collection[str]) -> LabWorker:
-    """Return the worker to create for a seat, as the template defines it."""
+def seat_worker(view: PoolView, number: int, is_taken: Callable[[str], bool]) -> LabWorker:
+    """Return the worker to create for a seat, as the template defines it, under a name that is not taken."""
     pool, template = view.pool, view.template.spec
     return LabWorker(
         metadata=Metadata(
-            name=_free_name(template.name_prefix, number, taken),
+            name=_free_name(template.name_prefix, number, is_taken),
             namespace=pool.metadata.namespace,
             labels={**template.labels, POOL_LABEL: pool.metadata.name, SEAT_LABEL: str(number)},
             annotations=template.annotations,
@@ -130,11 +132,10 @@ def seat_worker(view: PoolView, number: int, taken: Collection[str]) -> LabWorke
     )
 
 
-def _free_name(prefix: str, number: int, taken: Collection[str]) -> str:
+def _free_name(prefix: str, number: int, is_taken: Callable[[str], bool]) -> str:
     first = f"{prefix[:_PREFIX_LIMIT].rstrip('.:-')}-{number}"
-    if first not in taken:
-        return first
-    return next(name for again in range(2, len(taken) + 3) if (name := f"{first}-{again}") not in taken)
+    others = (f"{first}-{again}" for again in count(2))
+    return next(name for name in chain([first], others) if not is_taken(name))
 
 
 RESEAT_AHEAD: Final = timedelta(minutes=10)
@@ -192,7 +193,7 @@ class SeatOptimizer:
 def find_better_seats(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequence[Sequence[SeatChange]]:
     """Return the steps that move claims to better seats, if a worker can still be started for them in time."""
     row = PoolSnapshot(view.pool, view.template, filled)
-    near = [one for one in view.claims if one.held.claim.start < view.now + RESEAT_HORIZON]
+    near = view.claims.starting_before(view.now + RESEAT_HORIZON)
     seats = seats_of(row, [(one.number, one.held) for one in near], view.terms)
     if seats is None:
         return ()

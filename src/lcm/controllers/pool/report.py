@@ -120,7 +120,8 @@ class MeasuredBoot(NamedTuple):
 def summarize_capacity(view: PoolView, workers: Sequence[LabWorker]) -> PoolCapacitySummary:
     """Return the totals of a pool's workers, and what is claimed of them now."""
     living = [one for one in workers if not is_over(one)]
-    now = [one.held.claim.need for one in view.claims if one.held.claim.start <= view.now < one.held.claim.end]
+    begun = view.claims.starting_before(view.now + timedelta.resolution)
+    now = [one.held.claim.need for one in begun if view.now < one.held.claim.end]
     return PoolCapacitySummary(
         workers=len(living),
         ready_workers=sum(map(is_accepting, living)),
@@ -232,8 +233,8 @@ def _overdue_alert(view: PoolView) -> AlertFinding | None:
     hours = (view.now - view.status.history[-1].at) // timedelta(hours=1)
     if phase is not PoolPhase.DRAINING:
         reason = "its workers are not seen gone"
-    elif view.claims:
-        last = format_moment(max(one.held.claim.end for one in view.claims))
+    elif (end := view.claims.last_end()) is not None:
+        last = format_moment(end)
         reason = f"it is booked until {last}, and ends after that, or when those bookings are cancelled"
     else:
         reason = "sessions are on its workers whose time is over"
