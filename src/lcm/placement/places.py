@@ -4,10 +4,9 @@ Pure. The calendar, the scheduler and the pool controller build their views of t
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from itertools import takewhile
 from typing import Final
 
@@ -32,6 +31,7 @@ from lcm.placement.limits import OPENING_POLICIES
 from lcm.placement.request import BOOTING, DRAINING, HeldClaim, Place, PlacementRequest
 from lcm.placement.rules import static_rejection
 from lcm.placement.seats import Seats, smaller_amount
+from lcm.placement.workers import KnownWorkers, definitions_of, find_image_facts, image_of, version_of
 
 _P: Final = WorkerPhase
 COMING_PHASES: Final = frozenset(
@@ -40,7 +40,6 @@ COMING_PHASES: Final = frozenset(
 """Phases of a machine that is on its way up."""
 _SIZED_PHASES: Final = frozenset({_P.READY, _P.ACTIVE, _P.DRAINING})
 _LEAVING_PHASES: Final = frozenset({_P.DRAINING, _P.TERMINATING_EC2, _P.TERMINATED, _P.FAILED})
-_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _SHORTEST_WAIT: Final = timedelta(minutes=1)
 
 
@@ -65,50 +64,18 @@ class PoolSnapshot:
         return f"{self.pool.metadata.namespace}/{self.pool.metadata.name}"
 
 
-def snapshot_pool(pool: LabWorkerPool, template: WorkerTemplate, workers: Mapping[str, LabWorker]) -> PoolSnapshot:
-    """Combine a pool with those of the workers, by uid, that fill its seats."""
+def snapshot_pool(pool: LabWorkerPool, template: WorkerTemplate, workers: KnownWorkers) -> PoolSnapshot:
+    """Combine a pool with those of the workers that fill its seats.
+
+    What its image has is told by those in seats, or else by any other.
+    """
     filled = ((seat.number, workers.get(seat.worker_id)) for seat in pool.status.seats)
     there = {number: worker for number, worker in filled if worker is not None}
-    defined = _find_alike(template, there, workers, lambda one: one.status.cml.node_definitions is not None)
-    versioned = _find_alike(template, there, workers, lambda one: one.status.cml.version != "")
-    return PoolSnapshot(pool, template, there, _definitions_of(defined), _version_of(versioned))
-
-
-def _find_alike(
-    template: WorkerTemplate,
-    there: Mapping[int, LabWorker],
-    workers: Mapping[str, LabWorker],
-    knows: Callable[[LabWorker], bool],
-) -> Sequence[LabWorker]:
-    """Return the workers of a template's image that know something: those in seats, or else all of them."""
-    image = _image_of(template.spec.worker)
-    for several in (there.values(), workers.values()):
-        if found := [one for one in several if knows(one) and _image_of(one.spec) == image]:
-            return found
-    return ()
-
-
-def _image_of(spec: LabWorkerSpec) -> object:
-    return spec.aws.region, spec.aws.ami_id, spec.aws.ami_name_pattern
-
-
-def _definitions_of(workers: Iterable[LabWorker]) -> frozenset[str] | None:
-    """Return the node definitions that any of the workers has; None while none has listed them."""
-    lists = frozenset(names for one in workers if (names := one.status.cml.node_definitions) is not None)
-    return _join_names(lists) if lists else None
-
-
-def _version_of(workers: Iterable[LabWorker]) -> str:
-    """Return the version of CML that the newest worker that tells it has; "" if none does."""
-    told = (one for one in workers if one.status.cml.version)
-    newest = max(told, key=lambda one: (one.metadata.created_at or _BEGINNING, one.metadata.uid), default=None)
-    return newest.status.cml.version if newest else ""
-
-
-@lru_cache(maxsize=256)
-def _join_names(lists: frozenset[tuple[str, ...]]) -> frozenset[str]:
-    """Join lists of names. Workers of one image have one list, and one set serves all of them."""
-    return frozenset(name for names in lists for name in names)
+    image = image_of(template.spec.worker)
+    own = find_image_facts(one for one in there.values() if image_of(one.spec) == image)
+    others = workers.image_facts(image)
+    definitions = others.node_definitions if own.node_definitions is None else own.node_definitions
+    return PoolSnapshot(pool, template, there, definitions, own.version or others.version)
 
 
 def session_holder(session: LabletSession) -> str:
@@ -262,7 +229,7 @@ def worker_place(worker: LabWorker, now: datetime, *, boot: timedelta, room: Amo
         whole=None if own is whole else _capacity_in(whole, room),
         licensed=_will_be_licensed(worker, usable, now),
         version=worker.status.cml.version,
-        node_definitions=_definitions_of([worker]),
+        node_definitions=definitions_of([worker]),
         closed=_closed_reason(worker, usable, now),
         usable_at=usable if usable is not None and usable > now else None,
         **_hosting_fields(spec),  # type: ignore[arg-type]  # fields of Place, by name
@@ -285,7 +252,7 @@ def expected_place(worker: LabWorker) -> Place | None:
         capacity=ZERO_AMOUNT,
         licensed=status.cml.licensed or (token is not None and not refused),
         version=status.cml.version,
-        node_definitions=_definitions_of([worker]),
+        node_definitions=definitions_of([worker]),
         seat=status.phase not in HOSTING_PHASES,
         **_hosting_fields(worker.spec),  # type: ignore[arg-type]  # fields of Place, by name
     )
@@ -296,7 +263,7 @@ def with_image_facts(place: Place, worker: LabWorker, row: PoolSnapshot) -> Plac
 
     Who cannot use them need not wait for it.
     """
-    if _image_of(worker.spec) != _image_of(row.template.spec.worker):
+    if image_of(worker.spec) != image_of(row.template.spec.worker):
         return place
     definitions = row.node_definitions if place.node_definitions is None else place.node_definitions
     return replace(place, version=place.version or row.version, node_definitions=definitions)
@@ -307,7 +274,7 @@ def template_place(row: PoolSnapshot) -> Place | None:
     room = template_room(row)
     if room is None:
         return None
-    return replace(seat_place(row, 0, room, _BEGINNING), name=row.pool.metadata.name)
+    return replace(seat_place(row, 0, room, datetime.min.replace(tzinfo=UTC)), name=row.pool.metadata.name)
 
 
 def find_unhostable(
@@ -327,7 +294,7 @@ def find_unhostable(
             found.append((row.name, *rejected))
     by_image = defaultdict[object, list[LabWorker]](list)
     for worker in workers if found else ():
-        by_image[_image_of(worker.spec)].append(worker)
+        by_image[image_of(worker.spec)].append(worker)
     if not found or any(_could_host(one, alike, request, now) for alike in by_image.values() for one in alike):
         return None
     return found[0]
@@ -343,8 +310,8 @@ def _could_host(worker: LabWorker, alike: Sequence[LabWorker], request: Placemen
         worker_place(worker, now, boot=timedelta(0)),
         seat=True,
         licensed=cml.licensed or worker.spec.cml.license_token is not None,
-        version=cml.version or _version_of(alike),
-        node_definitions=_definitions_of([worker] if cml.node_definitions is not None else alike),
+        version=cml.version or version_of(alike),
+        node_definitions=definitions_of([worker] if cml.node_definitions is not None else alike),
     )
     return size is None or _lasting_rejection(replace(place, capacity=size), request) is None
 

@@ -24,12 +24,12 @@ class SideLoop(Generic[T]):
 
         Raises what opening it raises. At the end, what still runs there is cancelled.
         """
-        ready: Future[tuple[Self, asyncio.Event]] = Future()
+        ready: Future[tuple[Self, Callable[[], object]]] = Future()
 
         async def live() -> None:
             async with open_own() as own:
-                stop = asyncio.Event()
-                ready.set_result((cls(asyncio.get_running_loop(), own), stop))
+                loop, stop = asyncio.get_running_loop(), asyncio.Event()
+                ready.set_result((cls(loop, own), lambda: loop.call_soon_threadsafe(stop.set)))
                 await stop.wait()
 
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=name) as thread:
@@ -39,11 +39,11 @@ class SideLoop(Generic[T]):
             if life.done():
                 begun.cancel()
                 life.result()
-            made, stop = begun.result()
+            made, end = begun.result()
             try:
                 yield made
             finally:
-                made._loop.call_soon_threadsafe(stop.set)  # noqa: SLF001 - its own
+                end()
                 await life
 
     async def run(self, work: Callable[[T], Coroutine[Any, Any, R]]) -> R:

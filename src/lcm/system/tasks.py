@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextvars import Context
 from typing import Any, Final, Self
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -96,25 +97,29 @@ async def cancel_and_wait(tasks: Sequence[asyncio.Task[Any]]) -> None:
         raise asyncio.CancelledError
 
 
-_SLICE_SECONDS: Final = 0.01
+_TURN_SECONDS: Final = 0.015
+"""How long all that works in turns may take together in one turn of the loop."""
+_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, float]] = WeakKeyDictionary()
+"""When each loop's present turn began, if anything works in turns in it."""
 
 
-@dataclass(slots=True)
 class TimeSlice:
-    """Yields to other tasks during long work."""
-
-    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """Yields to other tasks during long work. Everybody who works so in one loop shares its turns."""
 
     def is_over(self) -> bool:
-        """Return whether the present slice is used up."""
-        return asyncio.get_running_loop().time() - self.since > _SLICE_SECONDS
+        """Return whether the present turn has taken long enough."""
+        loop = asyncio.get_running_loop()
+        began = _turns.get(loop)
+        if began is None:
+            began = _turns[loop] = loop.time()
+            loop.call_soon(_turns.pop, loop, None, context=Context())  # called in the next turn
+        return loop.time() - began > _TURN_SECONDS
 
     async def yield_if_over(self) -> bool:
-        """Return whether the present slice was used up; other tasks have run then."""
+        """Return whether the present turn was over; other tasks have run then."""
         if not self.is_over():
             return False
         await asyncio.sleep(0)
-        self.since = asyncio.get_running_loop().time()
         return True
 
 

@@ -35,8 +35,15 @@ IMPORTED = {
     "typer._completion_classes.completion_init",
     "typer._completion_shared.get_completion_script",
 }
-REACHING_INTO_OBJECTS = {"booking/calendar.py", "time/callbacks.py", "time/host.py", "time/loop.py"}
-"""The calendar reaches into another calendar only; the others into asyncio's loop, handles and tasks."""
+REACHING_INTO_OBJECTS = {
+    "booking/calendar.py",
+    "system/loop_watch.py",
+    "time/callbacks.py",
+    "time/host.py",
+    "time/loop.py",
+}
+"""The calendar reaches into another calendar only, the watch takes the frames of threads, which `sys` documents; the
+others reach into asyncio's loop, handles and tasks."""
 
 
 def private_names(path: Path) -> Iterator[str]:

@@ -85,8 +85,8 @@ async def test_followed_change_by_change_it_is_what_it_would_be_if_made_anew() -
                 await asyncio.sleep(chance.choice((1, 5, 600)))
                 anew = await view(room, cache)
                 anew.durations = followed.durations
-                followed.refresh(room.clock.now())
-                anew.refresh(room.clock.now())
+                await followed.refresh(room.clock.now())
+                await anew.refresh(room.clock.now())
                 anew.stop()
                 assert laid(followed) == laid(anew)
 
@@ -132,14 +132,14 @@ async def test_a_seat_is_its_worker_with_all_the_seats_claims() -> None:
         async with beside(cache.run()):
             await cache.ready()
             seen = await view(room, cache)
-            seen.refresh(room.clock.now())
+            await seen.refresh(room.clock.now())
             fleet = seen.fleet("default")
             assert [one.holder for one in fleet.claims_on("uid-w1")] == ["default/s1"]
             assert fleet["seat:default/ccna/2"].usable_at == room.clock.now() + 25 * MINUTE
             assert seen.seat_of("uid-w1") == Seat(pool="ccna", number=1)
             await room.change(worker, phase=WorkerPhase.FAILED)
             await asyncio.sleep(1)
-            seen.refresh(room.clock.now())
+            await seen.refresh(room.clock.now())
             assert [one.holder for one in fleet.claims_on("seat:default/ccna/1")] == ["default/s1"]
             assert fleet.claims_on("uid-w1") == ()
 
@@ -153,15 +153,15 @@ async def test_a_machine_that_boots_counts_with_what_its_template_promises() -> 
         async with beside(cache.run()):
             await cache.ready()
             seen = await view(room, cache)
-            seen.refresh(room.clock.now())
+            await seen.refresh(room.clock.now())
             place = seen.fleet("default")["uid-w1"]
             assert (place.closed, place.licensed, place.usable_at) == (BOOTING, None, given.moment("00:11"))
             await asyncio.sleep(HOUR.total_seconds())
-            seen.refresh(room.clock.now())
+            await seen.refresh(room.clock.now())
             assert seen.fleet("default")["uid-w1"].usable_at == given.moment("01:01")
             await room.change(pool, seats=filled([]))
             await asyncio.sleep(1)
-            seen.refresh(room.clock.now())
+            await seen.refresh(room.clock.now())
             assert seen.fleet("default")["seat:default/ccna/1"].seat
 
 
@@ -177,7 +177,7 @@ async def test_what_should_be_gone_and_is_not_is_expected_to_go_soon() -> None:
             seen = await view(room, cache)
             for clock, end in (("00:30", "01:10"), ("01:30", "01:31"), ("01:50", "01:51")):
                 await asyncio.sleep((given.moment(clock) - room.clock.now()).total_seconds())
-                seen.refresh(room.clock.now())
+                await seen.refresh(room.clock.now())
                 (held,) = seen.fleet("default").claims_on("uid-w1")
                 assert held.claim.end == given.moment(end)
 

@@ -143,7 +143,7 @@ def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
 
 def everybody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
     def told(view: SchedulerView, _now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
-        sessions = [one for uid in view._workers for one in view.sessions_on(uid)]
+        sessions = [one for uid in view._workers.uids() for one in view.sessions_on(uid)]
         return {session_holder(one): (one, Risk(RiskReason.TOO_SMALL, "it is smaller")) for one in sessions}
 
     everywhere(patch, risk.find_misfits, told)

@@ -32,6 +32,7 @@ from lcm.placement.places import PoolSnapshot, claims_of_booking, seats_of, snap
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats
 from lcm.placement.timeline import Timeline
+from lcm.placement.workers import KnownWorkers
 
 PoolRef = Ref[LabWorkerPool]
 KINDS: Final = (
@@ -73,7 +74,8 @@ class Calendar:
         self._worker_by_session: dict[Ref[Any], str] = {}
         self._bookings_by_owner: dict[str, dict[Ref[Any], LabletSession | Reservation]] = {}
         self._owner_by_booking: dict[Ref[Any], str] = {}
-        self._workers: dict[str, LabWorker] = {}
+        self._workers = KnownWorkers()
+        self._worker_uids: dict[Ref[Any], str] = {}
         self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
         self._planned: Mapping[Ref[Any], Resource] = {}
         self._lag = _Lag()
@@ -292,11 +294,12 @@ class Calendar:
             self._worker_by_session[ref] = worker_id
 
     def _apply_worker(self, ref: Ref[Any], worker: LabWorker | None) -> None:
-        if worker is not None:
-            self._workers[worker.metadata.uid] = worker
-            return
-        for uid in [uid for uid, one in self._workers.items() if ref_of(one) == ref]:
-            del self._workers[uid]
+        before, now = self._worker_uids.pop(ref, None), worker.metadata.uid if worker else None
+        if before is not None and before != now:
+            self._workers.remove(before)
+        if worker is not None and now is not None:
+            self._workers.put(worker)
+            self._worker_uids[ref] = now
 
 
 def _claims_of(ref: Ref[Any], resource: Resource | None) -> _BookingClaims:

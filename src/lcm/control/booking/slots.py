@@ -4,6 +4,7 @@ Every start passes the checks of a booking: admission, the limits of the owner, 
 same functions. Nothing is held: a slot is taken only when it is booked.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -145,7 +146,7 @@ class _Look:
     changes: int = 0
 
     def __post_init__(self) -> None:
-        self.begun = self.time_slice.since
+        self.begun = asyncio.get_running_loop().time()
         self._find_pools()
 
     def ask(self, start: datetime) -> SlotOffer:
@@ -170,7 +171,7 @@ class _Look:
             return False
         if self.changes != self.promises.calendar.changes:
             self._find_pools()
-        return self.time_slice.since - self.begun > _LONGEST_LOOK
+        return asyncio.get_running_loop().time() - self.begun > _LONGEST_LOOK
 
     def _ask_pools(self, start: datetime, claim: Claim) -> SlotOffer:
         refused = list[NoRoom]()

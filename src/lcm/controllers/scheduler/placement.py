@@ -104,7 +104,7 @@ class PlacementLoop:
 
     async def _plan_once(self, view: SchedulerView) -> None:
         now = self._clock.now()
-        if not view.refresh(now) and self._due is not None and now < self._due:
+        if not await view.refresh(now) and self._due is not None and now < self._due:
             return
         self._due = now + self._resync()
         seeking = find_seekers(view, self._cache, now, await self._licence_watch.find_shortages(view, now))

@@ -29,6 +29,8 @@ from lcm.placement.limits import LIMITS
 from lcm.placement.places import PoolSnapshot, snapshot_pool, worker_place
 from lcm.placement.request import Place
 from lcm.placement.rules import is_static
+from lcm.placement.workers import KnownWorkers
+from lcm.system.tasks import TimeSlice
 
 _RETIME_INTERVAL: Final = timedelta(seconds=1)
 _STANDS_BEHIND: Final = timedelta(minutes=1)
@@ -63,7 +65,7 @@ class SchedulerView:
         self.session_index = SessionIndex()
         self._claims = ClaimIndex(lambda session, claim: self.durations.likely_claim(session, claim, now(), terms()))
         self._fleets: dict[str, PlaceIndex] = {}
-        self._workers: dict[str, LabWorker] = {}
+        self._workers = KnownWorkers()
         self.undersized: dict[str, None] = {}
         """The uids of workers that hold less than their spec declares, or whose declared capacity is not known."""
         self._uids: dict[Ref[Any], str] = {}
@@ -193,8 +195,11 @@ class SchedulerView:
         """Return whether a wish stands behind the others for now."""
         return wish in self._turned_away
 
-    def refresh(self, now: datetime) -> bool:
-        """Update all places to the present moment. Return whether anything changed that matters to waiting sessions."""
+    async def refresh(self, now: datetime) -> bool:
+        """Update all places to the present moment. Return whether anything changed that matters to waiting sessions.
+
+        Others have their turn in between; what changes meanwhile is news for the next time.
+        """
         self._forget_refusals(now)
         if self._retimed_at is None or now - self._retimed_at >= _RETIME_INTERVAL:
             self._retimed_at = now
@@ -207,10 +212,14 @@ class SchedulerView:
         pools = sorted((one for one in self._dirty if not isinstance(one, str)), key=str)
         workers = sorted(one for one in self._dirty if isinstance(one, str))
         self._dirty.clear()
+        time_slice = TimeSlice()
         for pool in pools:
             self._rebuild_pool(pool, now)
+            await time_slice.yield_if_over()
         for uid in workers:
             self._rebuild_worker(uid, now)
+            await time_slice.yield_if_over()
+        await self._hold_claims()
         news, self._has_news = self._has_news, False
         return news
 
@@ -232,7 +241,7 @@ class SchedulerView:
             self._update_pool(seen.ref, resource if isinstance(resource, LabWorkerPool) else None)
         elif seen.ref.kind in {WorkerTemplate, SystemSettings}:
             self._dirty.update(self._pool_places)
-            self._dirty.update(self._workers.keys() - self._seat_by_worker.keys())
+            self._dirty.update(self._workers.uids() - self._seat_by_worker.keys())
             self._signal_news()
         else:
             self._signal_news()
@@ -252,11 +261,11 @@ class SchedulerView:
         uid = worker.metadata.uid if worker else None
         before = self._uids.pop(ref, None)
         if before is not None and before != uid:
-            self._workers.pop(before, None)
+            self._workers.remove(before)
             self.undersized.pop(before, None)
             self._mark_worker_dirty(before)
         if worker is not None and uid is not None:
-            self._workers[uid] = worker
+            self._workers.put(worker)
             has, said = worker.status.capacity, declared_capacity(worker.spec)
             if has is None or (said is not None and said.within(has)):
                 self.undersized.pop(uid, None)
@@ -315,7 +324,6 @@ class SchedulerView:
             seat: Spot = ref, number
             self._put_place(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
             self._boot_times[place.id] = boot
-        self._hold_claims()
         self._pool_places[ref] = frozenset(ids)
         self._mark_time_dependent(ref, made.values())
         for uid in self._index_seats(ref) - ids:
@@ -361,7 +369,6 @@ class SchedulerView:
             return
         place = worker_place(worker, now, boot=self.terms().boot)
         self._put_place(place, worker.metadata.namespace, (uid,))
-        self._hold_claims()
         self._mark_time_dependent(uid, [place])
 
     def _mark_time_dependent(self, what: PoolRef | str, places: Iterable[Place]) -> None:
@@ -386,15 +393,17 @@ class SchedulerView:
             self._place_at[spot] = fleet, place.id
         self._unfilled_places.append((fleet, place.id))
 
-    def _hold_claims(self) -> None:
+    async def _hold_claims(self) -> None:
         """Hold on new places the claims that are recorded there."""
-        for fleet, place_id in self._unfilled_places:
-            held = {
-                holder: one for spot in self._spots_of[place_id] for holder, one in self._claims.claims_at(spot).items()
-            }
-            for one in held.values():
-                fleet.hold(place_id, one)
-        self._unfilled_places.clear()
+        time_slice = TimeSlice()
+        while self._unfilled_places:
+            fleet, place_id = self._unfilled_places.pop()
+            spots = self._spots_of.get(place_id, ())
+            held = {holder: one for spot in spots for holder, one in self._claims.claims_at(spot).items()}
+            if place_id in fleet:  # it may have been dropped since
+                for one in held.values():
+                    fleet.hold(place_id, one)
+            await time_slice.yield_if_over()
 
     def _drop_place(self, place_id: str) -> None:
         for spot in self._spots_of.pop(place_id, ()):
