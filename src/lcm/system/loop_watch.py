@@ -5,11 +5,12 @@ and looks at what the loop's thread is doing just then. `silence` also tells whe
 """
 
 import asyncio
+import gc
 import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NamedTuple
@@ -48,6 +49,7 @@ class LoopWatch:
         """When the loop last noted the time."""
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
+        self._collecting_since = 0.0
         self._stopped = threading.Event()
         self._logged: dict[str, float] = {}
         self.holds: deque[LoopHold] = deque(maxlen=_MOST_HOLDS)
@@ -60,12 +62,14 @@ class LoopWatch:
     def run(self) -> Iterator[None]:
         """Watch the running loop in the block."""
         self._thread_id = threading.get_ident()
+        gc.callbacks.append(self._on_collection)
         thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
         self._beat()
         thread.start()
         try:
             yield
         finally:
+            gc.callbacks.remove(self._on_collection)
             self._stopped.set()
             thread.join()
 
@@ -98,6 +102,15 @@ class LoopWatch:
         if held >= _LOGGED_SECONDS and now >= self._logged.get(hold.culprit, 0.0):
             self._logged[hold.culprit] = now + _LOGGED_AGAIN_SECONDS
             _log.warning("the event loop was held", seconds=round(held, 3), culprit=hold.culprit)
+
+    def _on_collection(self, phase: str, _: Mapping[str, int]) -> None:
+        """Note a garbage collection, during which no thread sees anything."""
+        if threading.get_ident() != self._thread_id:
+            return
+        if phase == "start":
+            self._collecting_since = self._seconds()
+        else:
+            self._seen["garbage collection"] += int((self._seconds() - self._collecting_since) / _BEAT_SECONDS)
 
     def _look(self) -> None:
         while not self._stopped.wait(_BEAT_SECONDS):

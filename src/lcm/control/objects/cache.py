@@ -21,6 +21,8 @@ from lcm.system.tasks import TimeSlice
 _FIRST_PAUSE: Final = timedelta(seconds=0.5)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 _DOUBLINGS: Final = 8
+_SPARED_EVERY: Final = 1_000
+"""What is made of so many objects is kept for long as a rule, and is left out of garbage collection."""
 _log: Final = structlog.get_logger()
 
 
@@ -107,9 +109,11 @@ class Cache:
         try:
             for kind in kinds:
                 held = self._objects_of(kind)
-                for ref in list(held):
+                for number, ref in enumerate(list(held)):
                     if (resource := held.get(ref)) is not None:
                         callback(ObjectChange(ref, resource))
+                    if number % _SPARED_EVERY == 0:
+                        spare_from_collection()
                     await time_slice.yield_if_over()
         except BaseException:
             end()

@@ -169,6 +169,7 @@ class Runtime(Generic[R]):
         self._on_bug = report_bug
         self._queue: WorkQueue[Ref[R]] = WorkQueue()
         self._failures: dict[Ref[R], _FailureState] = {}
+        self._turns, self._time_slice = asyncio.Lock(), TimeSlice()
 
     async def run(self) -> None:
         """Reconcile all objects, then those that change, until cancelled or until an error is raised."""
@@ -196,14 +197,14 @@ class Runtime(Generic[R]):
             self.enqueue(seen.ref)
 
     async def _work_loop(self) -> None:
-        time_slice = TimeSlice()
         while True:
             ref = await self._queue.take()
             try:
+                async with self._turns:  # neither taking nor a quick look suspends: one of us a turn, if it is long
+                    await self._time_slice.yield_if_over()
                 self._schedule_next(ref, await self._reconcile_once(ref))
             finally:
                 self._queue.finish(ref)
-            await time_slice.yield_if_over()  # neither taking nor a quick look suspends
 
     async def _reconcile_once(self, ref: Ref[R]) -> Requeue:
         try:
