@@ -8,14 +8,16 @@ import asyncio
 import gc
 import sys
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NamedTuple
 
 import structlog
+
+from lcm.model.base.clock import Stopwatch
+from lcm.system.clock import SystemStopwatch
 
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
@@ -42,10 +44,10 @@ class LoopHold(NamedTuple):
 class LoopWatch:
     """Watches the event loop on which it is started."""
 
-    def __init__(self, *, seconds: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+    def __init__(self, stopwatch: Stopwatch | None = None) -> None:
+        self._seconds = (stopwatch or SystemStopwatch()).seconds
         self._thread_id = 0
-        self._beaten_at = seconds()
+        self._beaten_at = self._seconds()
         """When the loop last noted the time."""
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
@@ -61,7 +63,7 @@ class LoopWatch:
     @contextmanager
     def run(self) -> Iterator[None]:
         """Watch the running loop in the block."""
-        self._thread_id = threading.get_ident()
+        self._thread_id, self._beaten_at = threading.get_ident(), self._seconds()
         gc.callbacks.append(self._on_collection)
         thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
         self._beat()

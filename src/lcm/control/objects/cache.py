@@ -6,6 +6,7 @@ is complete it cannot be read. One is enough for a process: `compose` runs it, a
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Final
 
@@ -105,8 +106,9 @@ class Cache:
         Others have their turn in between, and what changes meanwhile is told at once, so an object may be told twice.
         Call the returned function to unsubscribe.
         """
-        end, time_slice = self.subscribe(callback), TimeSlice()
-        try:
+        time_slice = TimeSlice()
+        with ExitStack() as joined:
+            end = joined.callback(self.subscribe(callback))
             for kind in kinds:
                 held = self._objects_of(kind)
                 for number, ref in enumerate(list(held)):
@@ -115,9 +117,7 @@ class Cache:
                     if number % _SPARED_EVERY == 0:
                         spare_from_collection()
                     await time_slice.yield_if_over()
-        except BaseException:
-            end()
-            raise
+            joined.pop_all()
         return end
 
     def accept(self, resource: Resource) -> None:
