@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -174,26 +174,64 @@ def standing_seats(row: PoolSnapshot) -> frozenset[int]:
     return frozenset((*range(1, least_ + 1), *kept))
 
 
-def seats_of(row: PoolSnapshot, claims: Iterable[tuple[int, HeldClaim]], terms: Terms) -> Seats | None:
-    """Return a pool's seats with its claims on them; None while the size of a seat is not known."""
-    room, claims = template_room(row), list(claims)
+class SeatShapes(NamedTuple):
+    """What a pool's seats are made of besides its claims: what each holds, and which always have a worker.
+
+    `own` is what the workers in seats hold, and `taken` what strangers take of that.
+    """
+
+    room: Amount
+    lead: timedelta
+    most: int
+    always: frozenset[int]
+    own: Mapping[int, Amount]
+    taken: Mapping[int, Amount]
+
+
+def seat_shapes(row: PoolSnapshot, terms: Terms) -> SeatShapes | None:
+    """Return what a pool's seats are made of now; None while the size of a seat is not known."""
+    room = template_room(row)
     if room is None:
         return None
-    most = row.pool.spec.max_workers
-    size = max([most, *(number for number, _ in claims)])
     staying = ((number, one) for number, one in row.workers.items() if one.status.phase is not _P.DRAINING)
     own = {number: found for number, worker in staying if (found := full_capacity(worker)) is not None}
     taken = {number: _foreign_usage(row.workers[number], room) for number in own}
-    beyond = dict.fromkeys(range(most + 1, size + 1), ZERO_AMOUNT)
-    seats = Seats(
-        room,
-        size,
-        lead=boot_lead(row.pool, terms),
-        besides=standing_seats(row),
-        smaller=own | beyond,
-        strangers=taken,
-        most=most,
+    return SeatShapes(room, boot_lead(row.pool, terms), row.pool.spec.max_workers, standing_seats(row), own, taken)
+
+
+def make_seats(shapes: SeatShapes, size: int) -> Seats:
+    """Return so many seats, at least the most of the pool, without claims; those beyond it only keep what they have."""
+    beyond = dict.fromkeys(range(shapes.most + 1, size + 1), ZERO_AMOUNT)
+    return Seats(
+        shapes.room,
+        max(size, shapes.most),
+        lead=shapes.lead,
+        besides=shapes.always,
+        smaller={**shapes.own, **beyond},
+        strangers=shapes.taken,
+        most=shapes.most,
     )
+
+
+def adjust_seats(seats: Seats, before: SeatShapes, after: SeatShapes) -> bool:
+    """Change seats to other shapes, at the cost of those that changed. Return False if they must be made anew."""
+    if before[:3] != after[:3]:
+        return False
+    for number in {*before.own, *after.own}:
+        if number <= len(seats):
+            own = after.own.get(number) if number <= after.most else ZERO_AMOUNT
+            seats.reshape(number, own, after.taken.get(number, ZERO_AMOUNT))
+    if before.always != after.always:
+        seats.set_always(after.always)
+    return True
+
+
+def seats_of(row: PoolSnapshot, claims: Iterable[tuple[int, HeldClaim]], terms: Terms) -> Seats | None:
+    """Return a pool's seats with its claims on them; None while the size of a seat is not known."""
+    shapes, claims = seat_shapes(row, terms), list(claims)
+    if shapes is None:
+        return None
+    seats = make_seats(shapes, max((number for number, _ in claims), default=0))
     for number, held in claims:
         seats.hold(number, held)
     return seats

@@ -153,6 +153,26 @@ class Seats:
             self._count_runtime(number, span, -1)
         return held
 
+    def reshape(self, number: int, own: Amount | None, strangers: Amount) -> None:
+        """Change what a seat's worker holds, None for what the template promises, and what strangers take of it."""
+        before, capacity = self._seats[number], self.capacity if own is None else smaller_amount(self.capacity, own)
+        if (before.capacity, before.strangers) == (capacity, strangers):
+            return
+        seat = self._seats[number] = SeatTimeline(capacity, strangers)
+        for held in before.held.values():
+            seat.held[held.holder] = held
+            seat.timeline.add(*span_of(held.claim), seat.pack_need(held.claim.need))
+
+    def set_always(self, numbers: frozenset[int]) -> None:
+        """Change which seats always have a worker."""
+        for number in sorted(self.always ^ numbers):
+            sign = 1 if number in self.always else -1
+            for piece in self.runs(number):
+                self.opening.add(*piece, sign)
+                self.time += sign * (piece.end - piece.start)
+        self.always, self.standing = numbers, len(numbers)
+        self._sums.clear()
+
     def all_claims(self) -> Iterator[tuple[int, HeldClaim]]:
         """Iterate over all claims, seat by seat."""
         return ((number, held) for number, seat in self._seats.items() for held in seat.held.values())

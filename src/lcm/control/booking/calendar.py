@@ -26,13 +26,24 @@ from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.licences import token_id
 from lcm.model.money.prices import PriceBook
-from lcm.placement.claims import Terms
+from lcm.placement.claims import Terms, boot_lead
 from lcm.placement.limits import PromiseRules
-from lcm.placement.places import PoolSnapshot, claims_of_booking, seats_of, snapshot_pool, standing_seats, usable_seats
+from lcm.placement.places import (
+    PoolSnapshot,
+    SeatShapes,
+    adjust_seats,
+    claims_of_booking,
+    make_seats,
+    seat_shapes,
+    snapshot_pool,
+    standing_seats,
+    usable_seats,
+)
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats
 from lcm.placement.timeline import Timeline
 from lcm.placement.workers import KnownWorkers
+from lcm.system.tasks import TimeSlice, run_until_first_ends
 
 PoolRef = Ref[LabWorkerPool]
 KINDS: Final = (
@@ -44,10 +55,31 @@ KINDS: Final = (
     LabletDefinition,
     SystemSettings,
 )
+_MAKES_SEATS: Final = frozenset({LabWorkerPool, WorkerTemplate, SystemSettings})
+"""Kinds of which a change may mean that the seats of pools must be made anew."""
 CATCH_UP_TIMEOUT: Final = timedelta(seconds=10)
 """How long a request waits for the calendar to catch up."""
 _PoolClaims = dict[str, tuple[int, HeldClaim]]
 _BookingClaims = dict[tuple[PoolRef, str], tuple[int, HeldClaim]]
+
+
+@dataclass(slots=True, eq=False)
+class _PoolSeats:
+    """A pool's seats, what they were made of, and what is still to be filled in; None while their size is unknown."""
+
+    made_of: object
+    shapes: SeatShapes | None
+    seats: Seats | None
+    filling: Iterator[None]
+
+
+def _fill(seats: Seats, claims: _PoolClaims) -> Iterator[None]:
+    """Hold claims on seats, one at each step; what came or went meanwhile is there or gone already."""
+    for holder in list(claims):
+        number, held = claims.get(holder, (0, None))
+        if held is not None and holder not in seats[number].held:
+            seats.hold(number, held)
+        yield
 
 
 @dataclass(slots=True)
@@ -76,7 +108,10 @@ class Calendar:
         self._owner_by_booking: dict[Ref[Any], str] = {}
         self._workers = KnownWorkers()
         self._worker_uids: dict[Ref[Any], str] = {}
-        self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
+        self._seats: dict[PoolRef, _PoolSeats] = {}
+        self._pool_refs: set[PoolRef] = set()
+        self._stale: set[PoolRef] = set()
+        self._has_stale = asyncio.Event()
         self._planned: Mapping[Ref[Any], Resource] = {}
         self._lag = _Lag()
         self.changes = 0
@@ -85,7 +120,7 @@ class Calendar:
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
-        await self.cache.run()
+        await run_until_first_ends(self.cache.run(), self._fill_seats())
 
     async def ready(self) -> None:
         """Wait until everything was read once; raise Later if that takes too long."""
@@ -172,13 +207,44 @@ class Calendar:
 
     def seats(self, row: PoolSnapshot) -> Seats | None:
         """Return a pool's seats with their claims; None while the size of a seat is not known."""
+        known = self._known_seats(row)
+        for _ in known.filling:
+            pass
+        return known.seats
+
+    async def _fill_seats(self) -> None:
+        """Have the seats of changed pools ready, in turns: whoever books there next need not wait for that."""
+        await self.cache.ready()
+        time_slice = TimeSlice()
+        while True:
+            self._has_stale.clear()
+            while self._stale:
+                row = self.pool(self._stale.pop())
+                for _ in self._known_seats(row).filling if row else ():
+                    await time_slice.yield_if_over()
+            await self._has_stale.wait()
+
+    def _mark_stale(self, seen: ObjectChange) -> None:
+        if seen.ref.kind is LabWorkerPool:
+            self._stale.add(seen.ref)
+        else:  # a template or the settings: any pool may be made of them
+            self._stale.update(self._pool_refs)
+        self._has_stale.set()
+
+    def _known_seats(self, row: PoolSnapshot) -> "_PoolSeats":
+        """Return a pool's seats, adjusted to what it is made of now; its claims may still have to be filled in."""
         ref, terms = ref_of(row.pool), self.terms
-        made_of = _seat_inputs(row, terms)
-        known, seats = self._seats.get(ref, (None, None))
-        if known != made_of:
-            seats = seats_of(row, self.claims(ref), terms)
-            self._seats[ref] = made_of, seats
-        return seats
+        known, made_of = self._seats.get(ref), _seat_inputs(row, terms)
+        if known is not None and known.made_of == made_of:
+            return known
+        shapes = seat_shapes(row, terms)
+        if known and known.seats and known.shapes and shapes and adjust_seats(known.seats, known.shapes, shapes):
+            known.made_of, known.shapes = made_of, shapes
+            return known
+        claims = self._claims.get(ref, {})
+        seats = make_seats(shapes, max((number for number, _ in claims.values()), default=0)) if shapes else None
+        made = self._seats[ref] = _PoolSeats(made_of, shapes, seats, _fill(seats, claims) if seats else iter(()))
+        return made
 
     def rules(self, row: PoolSnapshot, now: datetime, *, spent: Decimal = Decimal(0)) -> PromiseRules:
         """Return the rules by which a pool promises at a moment; `spent` is what its workers have cost this month."""
@@ -240,6 +306,10 @@ class Calendar:
             self._apply_booking(seen.ref, resource)
         if seen.ref.kind is LabletSession:
             self._apply_session(seen.ref, resource if isinstance(resource, LabletSession) else None)
+        if seen.ref.kind is LabWorkerPool:
+            (self._pool_refs.discard if resource is None else self._pool_refs.add)(seen.ref)
+        if seen.ref.kind in _MAKES_SEATS:
+            self._mark_stale(seen)
         if seen.ref.kind is LabWorker:
             self._apply_worker(seen.ref, resource if isinstance(resource, LabWorker) else None)
 
@@ -267,9 +337,9 @@ class Calendar:
 
     def _hold(self, pool: PoolRef, number: int, held: HeldClaim) -> None:
         self._claims.setdefault(pool, {})[held.holder] = number, held
-        _, seats = self._seats.get(pool, (None, None))
-        if seats is not None and number <= len(seats):
-            seats.hold(number, held)
+        known = self._seats.get(pool)
+        if known is not None and known.seats is not None and number <= len(known.seats):
+            known.seats.hold(number, held)
         else:
             self._seats.pop(pool, None)
 
@@ -278,9 +348,9 @@ class Calendar:
         found = claims.pop(holder, None)
         if not claims:
             self._claims.pop(pool, None)
-        _, seats = self._seats.get(pool, (None, None))
-        if found is not None and seats is not None:
-            seats.release(found[0], holder)
+        known = self._seats.get(pool)
+        if found is not None and known is not None and known.seats is not None:
+            known.seats.release(found[0], holder)
 
     def _apply_session(self, ref: Ref[Any], session: LabletSession | None) -> None:
         before = self._worker_by_session.pop(ref, None)
@@ -335,4 +405,4 @@ def _seat_inputs(row: PoolSnapshot, terms: Terms) -> object:
     )
     pool = row.pool
     stand = standing_seats(row)
-    return stand, pool.spec.max_workers, pool.status.boot_seconds, row.template.spec.worker, workers, terms
+    return stand, pool.spec.max_workers, boot_lead(pool, terms), row.template.spec.worker, workers
