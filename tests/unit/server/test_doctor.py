@@ -23,8 +23,10 @@ from lcm.cli.fleet import doctor as doctor_checks
 from lcm.cli.fleet import doctor as doctor_reach
 from lcm.cli.fleet.doctor import CheckState, DoctorCheck, check_clock, check_data_folder
 from lcm.cli.main import app
+from lcm.cli.output.connection import ApiContext
 from lcm.compose import api, process
 from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
 from lcm.model.kinds.settings import SystemSettingsSpec
 from lcm.settings.load import load_settings
 from lcm.settings.values import VARIABLES
@@ -372,3 +374,24 @@ def test_a_member_of_etcd_that_is_down_is_told_apart_and_nothing_is_begun(
 async def begin(endpoint: str) -> None:
     store = await api.open_store(load_settings({"ETCD_ENDPOINTS": endpoint}))
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "line", "told"),
+    [
+        (
+            200,
+            'lcm_loop_longest_hold_seconds{culprit="lcm.a.b"} 0.123',
+            [("ok", "held for 0.12 s at most, by lcm.a.b")],
+        ),
+        (200, 'lcm_loop_longest_hold_seconds{culprit="lcm.a.b"} 4.5', [("warn", "held for 4.5 s by lcm.a.b")]),
+        (200, "lcm_loop_holds_total 0.0", []),
+        (403, "", []),
+    ],
+)
+async def test_what_held_the_loop_longest_is_told(
+    monkeypatch: pytest.MonkeyPatch, status: int, line: str, told: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr(doctor, "_fetch", lambda *_: (status, f"# HELP\n{line}\n", None))
+    found = await doctor._check_loop(ApiContext("here", "http://api", Secret("lcm_x")))
+    assert [(str(one.state), one.detail) for one in found] == told

@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -56,6 +56,9 @@ _EXTRA: Final = re.compile(r"\bextra *==")
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 1_000_000_000, 50_000_000
 _YEARS: Final = range(2025, 2100)
+_LONGEST_HOLD: Final = re.compile(r'lcm_loop_longest_hold_seconds\{culprit="([^"]*)"\} ([0-9.e+-]+)')
+_LONG_HOLD_SECONDS: Final = 1.0
+_METRICS_BYTES: Final = 4_000_000
 _ASTRAY, _FAR_ASTRAY = timedelta(seconds=30), timedelta(minutes=5)
 
 
@@ -185,7 +188,8 @@ async def check_api(context: ApiContext, seen: DoctorFindings) -> Sequence[Docto
     if seen.there is None and health[0].state is CheckState.FAIL:
         return [msgspec.structs.replace(health[0], remedy="start it with `lcm up`, or see `lcm context list`")]
     ready = await _with_time_limit("api", _check_health(context.url, "/readyz", seen))
-    return [*health, *ready, *await _with_time_limit("api", _check_identity(context, seen))]
+    identity = await _with_time_limit("api", _check_identity(context, seen))
+    return [*health, *ready, *identity, *await _with_time_limit("event loop", _check_loop(context))]
 
 
 async def check_store(settings: Settings, seen: DoctorFindings) -> Sequence[DoctorCheck]:
@@ -287,14 +291,30 @@ async def _check_health(url: str, path: str, seen: DoctorFindings) -> Sequence[D
     ]
 
 
-def _fetch(url: str, path: str) -> tuple[int, str, datetime | None]:
+async def _check_loop(context: ApiContext) -> Sequence[DoctorCheck]:
+    """Tell the longest step that kept everything else in the API's process waiting; nothing if we may not ask."""
+    signed = {"Authorization": f"Bearer {context.token.reveal()}"}
+    status, body, _ = await asyncio.to_thread(_fetch, context.url, "/metrics", signed, _METRICS_BYTES)
+    found = _LONGEST_HOLD.search(body)
+    if status != HTTPStatus.OK or found is None:
+        return ()
+    culprit, seconds = found[1], float(found[2])
+    if seconds < _LONG_HOLD_SECONDS:
+        return [DoctorCheck("event loop", CheckState.OK, f"held for {seconds:.2f} s at most, by {culprit}")]
+    remedy = "its log names each: `the event loop was held`; nothing else is served meanwhile"
+    return [DoctorCheck("event loop", CheckState.WARN, f"held for {seconds:.1f} s by {culprit}", remedy)]
+
+
+def _fetch(
+    url: str, path: str, headers: Mapping[str, str] | None = None, most: int | None = None
+) -> tuple[int, str, datetime | None]:
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     with closing(kind(parts.hostname or "", parts.port, timeout=TIME_LIMIT_SECONDS)) as line:
         try:
-            line.request("GET", parts.path.rstrip("/") + path)
+            line.request("GET", parts.path.rstrip("/") + path, headers=dict(headers or {}))
             answer = line.getresponse()
-            body = answer.read(_SHOWN * 4).decode(errors="replace")
+            body = answer.read(most or _SHOWN * 4).decode(errors="replace")
         except (OSError, HTTPException) as error:
             raise Unreachable(f"{url}{path}: {str(error) or type(error).__name__}") from error
     return answer.status, body, _parse_date(answer.headers["Date"])
