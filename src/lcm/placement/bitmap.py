@@ -6,12 +6,13 @@ size class keeps a row per half hour. No row counts a place as fuller than it is
 does not fit, the others are asked.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS
-from lcm.placement.timeline import LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, levels
+from lcm.placement.timeline import LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, TICK_MICROS, Timeline, levels
 
 FullnessRow = list[int]
 _FullnessGroups = tuple[tuple[int, int, int], ...]
@@ -118,42 +119,44 @@ def fullness_of(used: int) -> int:
     return min(max(used_levels[0], used_levels[1]), LEVELS) >> 1
 
 
-def shift_usage(rows: FullnessRows, samples: dict[int, int], span: range, bit: int, need: int) -> None:
-    """Record that a place uses so much more, or less, at these half hours, in its samples and in the rows.
+def shift_usage(rows: FullnessRows, timeline: Timeline, span: range, bit: int, need: int) -> None:
+    """Record in the rows of these half hours that a place uses so much more, or less, which its timeline says already.
 
-    The change of one half hour mostly holds for the next as well; it is computed again only where it does not.
+    What changes is the same in all half hours of one step.
     """
-    known, now = -1, 0
-    changes: tuple[int, ...] = ()
-    scarce: tuple[int, ...] = ()
-    for tick in span:
-        used = samples.get(tick, 0)
-        if used != known:
-            known, now = used, used + need
-            old, new = used.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
-            changes = (
-                _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
-            )
-            if not used or not now:
-                changes += (BUSY,)
-            scarce = ()
-            if (now if need > 0 else used) & _HALF_USED:
-                scarce = _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
-                changes += scarce
-        row = rows.get(tick)
-        if row is None:
-            row = rows[tick] = new_row()
-        for number in changes:
-            row[number] ^= bit
-        if scarce:
-            reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
-            row[_SCARCITY_REACHED] = max(reached, default=0)
-        if now:
-            samples[tick] = now
-        else:
-            del samples[tick]
-            if not row[BUSY]:
-                del rows[tick]
+    moments, used = timeline.moments, timeline.levels
+    tick, stop = span.start, span.stop
+    step = bisect_right(moments, tick * TICK_MICROS) - 1
+    while tick < stop:
+        now = used[step]
+        step += 1
+        until = min(stop, -(-moments[step] // TICK_MICROS)) if step < len(moments) else stop
+        if tick < until:
+            changes, scarce = _mask_changes_between(now - need, now)
+            for one in range(tick, until):
+                row = rows.get(one)
+                if row is None:
+                    row = rows[one] = new_row()
+                for number in changes:
+                    row[number] ^= bit
+                if scarce:
+                    reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
+                    row[_SCARCITY_REACHED] = max(reached, default=0)
+                if not now and not row[BUSY]:
+                    del rows[one]
+            tick = until
+
+
+def _mask_changes_between(before: int, after: int) -> tuple[tuple[int, ...], bool]:
+    """Return the masks that differ between two packed amounts, and whether any is of a scarce dimension."""
+    old, new = before.to_bytes(PACKED_BYTES, "little"), after.to_bytes(PACKED_BYTES, "little")
+    changes = _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
+    if not before or not after:
+        changes += (BUSY,)
+    if (before | after) & _HALF_USED:
+        scarce = _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
+        return changes + scarce, bool(scarce)
+    return changes, False
 
 
 @lru_cache(maxsize=4096)

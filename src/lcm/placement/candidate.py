@@ -12,13 +12,12 @@ import msgspec
 from lcm.model.base.capacity import DIMENSIONS, Amount
 from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
 from lcm.placement.rules import ROOM_FILTERS, closed_rejection, static_rejection
-from lcm.placement.timeline import BEGINNING, Lanes, Timeline, micros, moment_of, short_of
+from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, Timeline, micros, moment_of, short_of
 
 if TYPE_CHECKING:
     from lcm.placement.size_class import SizeClass
 
 
-TICK_MICROS: Final = 30 * 60 * 1_000_000
 MOST_TICKS: Final = 96
 """A claim is sampled for two days from its start.
 
@@ -27,7 +26,7 @@ time to time.
 """
 
 
-class IndexedClaim(msgspec.Struct, frozen=True):
+class IndexedClaim(msgspec.Struct, frozen=True, gc=False):
     """A claim held on a place: its [start, end) in microseconds, the half hours in it, and its packed need."""
 
     held: HeldClaim
@@ -36,21 +35,54 @@ class IndexedClaim(msgspec.Struct, frozen=True):
     span: range
     need: int
 
+    @property
+    def is_long(self) -> bool:
+        """Whether not all of its half hours are sampled."""
+        return self.end > self.span.stop * TICK_MICROS
+
 
 class IndexedPlace:
-    """A place with its timeline, and what is used of it at each half hour, packed."""
+    """A place with its timeline, and its slot in the size class.
 
-    __slots__ = ("held", "lanes", "place", "samples", "shelf", "slot", "timeline", "usable")
+    `sampled` is the timeline whose half hours the rows of the size class show: `timeline` itself, or one in which long
+    claims end earlier if it holds any.
+    """
+
+    __slots__ = ("held", "lanes", "place", "sampled", "shelf", "slot", "timeline", "usable")
 
     def __init__(self, place: Place, lanes: Lanes, shelf: "SizeClass") -> None:
         self.place = place
         self.shelf = shelf
         self.lanes = lanes
-        self.timeline = Timeline(lanes.top)
-        self.samples: dict[int, int] = {}
+        self.timeline = self.sampled = Timeline(lanes.top)
         self.held: dict[str, IndexedClaim] = {}
         self.usable = BEGINNING
         self.slot = 0
+
+    def hold(self, claim: IndexedClaim) -> None:
+        """Use what a claim needs."""
+        if self.sampled is self.timeline and claim.is_long:
+            self.sampled = self.timeline.copy()
+        self.held[claim.held.holder] = claim
+        self._add(claim, claim.need)
+
+    def release(self, holder: str) -> IndexedClaim | None:
+        """Use no more what a holder claimed, and return that; None if it is nothing."""
+        claim = self.held.pop(holder, None)
+        if claim is not None:
+            self._add(claim, -claim.need)
+            if claim.is_long and not any(one.is_long for one in self.held.values()):
+                self.sampled = self.timeline
+        return claim
+
+    def sampled_at(self, tick: int) -> int:
+        """Return what is used at a half hour, as far as the rows show it, packed."""
+        return self.sampled.used_at(tick * TICK_MICROS) if tick >= self.shelf.since else 0
+
+    def _add(self, claim: IndexedClaim, need: int) -> None:
+        self.timeline.add(claim.start, claim.end, need)
+        if self.sampled is not self.timeline:
+            self.sampled.add(claim.start, min(claim.end, claim.span.stop * TICK_MICROS), need)
 
 
 def accepts_sessions(place: Place) -> bool:

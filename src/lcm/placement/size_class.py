@@ -1,22 +1,19 @@
 """Places of about one size, searched for the fullest that fits without going through all. Kept by `PlaceIndex`.
 
-Every place has one bit, the higher the earlier its id sorts, so that ties go to the first id. A few `|` and `&` of the
-rows of a claim's half hours leave the places that could take it; their timelines decide. Places with the same facts
-are of one kind: filters are asked once per kind and the answer is remembered as a mask. No row shows the time before
-a claim's first half hour, so a large size class remembers in a `FullPlaceCache` which places are too full then.
+Every place has one bit, its slot, which `IdOrder` gives. A few `|` and `&` of the rows of a claim's half hours leave
+the places that could take it; their timelines decide, and ties go to the first id. `PlaceKinds` knows which places
+suit a request but for their room. No row shows the time before a claim's first half hour, so a large size class
+remembers in a `FullPlaceCache` which places are too full then.
 """
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from heapq import heappop, heappush
-from operator import attrgetter, or_
-from typing import Final
+from operator import or_
 
 from lcm.model.base.capacity import Amount
 from lcm.placement.bitmap import (
-    BUSY,
     CAPPED_LEVELS,
     FullnessLimits,
     FullnessRow,
@@ -24,10 +21,11 @@ from lcm.placement.bitmap import (
     fullness_limits,
     shift_usage,
 )
-from lcm.placement.candidate import MOST_TICKS, TICK_MICROS, IndexedClaim, IndexedPlace, PackedRequest, accepts_sessions
+from lcm.placement.candidate import MOST_TICKS, IndexedClaim, IndexedPlace, PackedRequest
+from lcm.placement.id_order import IdOrder
+from lcm.placement.place_kinds import PlaceKinds
 from lcm.placement.request import Place, PlacementRequest
-from lcm.placement.rules import place_facts, request_facts, static_rejection
-from lcm.placement.timeline import GUARD_BITS, LEVELS, Lanes, levels
+from lcm.placement.timeline import GUARD_BITS, LEVELS, TICK_MICROS, Lanes, levels
 
 
 class FullPlaceCache:
@@ -74,83 +72,62 @@ class FullPlaceCache:
         return reduce(or_, memory[most_memory + 1 :], reduce(or_, cpu[most_cpu + 1 :], 0))
 
 
-_BY_ID: Final = attrgetter("place.id")
-_MOST_REMEMBERED: Final = 1000
-
-
 class SizeClass:
     """Workers, or seats, none of which is larger than `size`."""
 
     __slots__ = (
-        "_accepting",
         "_crowds",
         "_kinds",
         "_lanes_of_lines",
-        "_open_to",
         "_rounded",
         "_rows",
-        "_since",
         "lanes",
         "lines",
+        "order",
         "seats",
+        "since",
         "size",
     )
 
     def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
         self.size = size
         self.seats = seats
-        self.lines: list[IndexedPlace] = []
+        self.since = since
+        self.order = IdOrder()
+        self.lines: dict[int, IndexedPlace] = {}
         self.lanes = self._rounded = Lanes(size)
         self._lanes_of_lines: Counter[Lanes] = Counter()
         self._rows = FullnessRows()
         self._crowds: dict[int, FullPlaceCache] = {}
-        self._kinds: dict[object, tuple[Place, int]] = {}
-        self._accepting = 0
-        self._since = since
-        self._open_to: dict[object, int] = {}
+        self._kinds = PlaceKinds()
 
     def insert(self, line: IndexedPlace) -> None:
         """Add a place, without what it holds."""
-        place = bisect_left(self.lines, line.place.id, key=_BY_ID)
-        slot = line.slot = len(self.lines) - place
-        self.lines.insert(place, line)
+        slot = line.slot = self.order.insert(line.place.id)
+        self.lines[slot] = line
+        self._kinds.add(slot, line.place)
         self._lanes_of_lines[line.lanes] += 1
         self._choose_lanes()
-        for before in self.lines[:place]:
-            before.slot += 1
-        self._move_bits(lambda mask: mask >> slot << slot + 1 | mask & (1 << slot) - 1)
-        self.set_facts(line, line.place)
 
     def remove(self, line: IndexedPlace) -> None:
         """Remove a place that holds nothing any more."""
-        slot = line.slot
-        place = len(self.lines) - 1 - slot
-        del self.lines[place]
+        self.order.remove(line.place.id)
+        del self.lines[line.slot]
+        self._kinds.remove(line.slot, line.place)
         self._lanes_of_lines -= Counter((line.lanes,))
         self._choose_lanes()
-        for before in self.lines[:place]:
-            before.slot -= 1
-        self._move_bits(lambda mask: mask >> slot + 1 << slot | mask & (1 << slot) - 1)
 
     def set_facts(self, line: IndexedPlace, place: Place) -> None:
         """Record what a place is now: whether it accepts sessions, and its kind."""
-        bit = 1 << line.slot
-        self._accepting &= ~bit
-        kept = ((key, kind, mask & ~bit) for key, (kind, mask) in self._kinds.items())
-        self._kinds = {key: (kind, mask) for key, kind, mask in kept if mask}
+        self._kinds.change(line.slot, line.place, place)
         line.place = place
-        known, mask = self._kinds.get(place_facts(place), (place, 0))
-        self._kinds[place_facts(place)] = known, mask | bit
-        if accepts_sessions(place):
-            self._accepting |= bit
-        self._open_to.clear()
 
     def add(self, line: IndexedPlace, span: range, need: int) -> None:
         """Record that a place uses so much more, or less, at these half hours."""
-        if span.start < self._since:
-            span = range(self._since, span.stop)
+        if span.start < self.since:
+            span = range(self.since, span.stop)
         if need:
-            shift_usage(self._rows, line.samples, span, 1 << line.slot, need)
+            shift_usage(self._rows, line.sampled, span, 1 << line.slot, need)
 
     def subtract(self, line: IndexedPlace, held: IndexedClaim) -> None:
         """Record that a place does not hold a claim any more."""
@@ -163,33 +140,17 @@ class SizeClass:
 
     def advance(self, since: int) -> None:
         """Drop the samples of the half hours before this one."""
-        self._since = since
+        self.since = since
         self._crowds = {tick: crowd for tick, crowd in self._crowds.items() if tick >= since}
         for tick in [tick for tick in self._rows if tick < since]:
             del self._rows[tick]
-            for line in self.lines:
-                line.samples.pop(tick, None)
 
     def open_to(self, request: PlacementRequest, region: str | None = None) -> int:
         """Return the mask of places that accept sessions and whose kind suits a request, if given in a region."""
-        asked = request_facts(request)
-        found = self._open_to.get(asked)
-        if found is None:
-            if len(self._open_to) >= _MOST_REMEMBERED:
-                self._open_to.clear()
-            masks = (mask for kind, mask in self._kinds.values() if static_rejection(kind, request) is None)
-            found = self._open_to[asked] = self._accepting & sum(masks)
+        found = self._kinds.open_to(request)
         if request.refused:
-            found &= ~self._mask_of(request.refused)
-        if region is None:
-            return found
-        return found & sum(mask for kind, mask in self._kinds.values() if kind.region == region)
-
-    def _mask_of(self, ids: Iterable[str]) -> int:
-        """Return the mask of those of these places that are here."""
-        places = ((bisect_left(self.lines, one, key=_BY_ID), one) for one in ids)
-        here = (self.lines[at] for at, one in places if at < len(self.lines) and self.lines[at].place.id == one)
-        return reduce(or_, (1 << line.slot for line in here), 0)
+            found &= ~self.order.mask_of(request.refused)
+        return found if region is None else found & self._kinds.in_region(region)
 
     def limits(self, ask: PackedRequest) -> FullnessLimits | None:
         """Return how full a place may be to have room for a need; None if the need is larger than every place."""
@@ -219,21 +180,9 @@ class SizeClass:
 
     def places_in(self, mask: int) -> Iterator[IndexedPlace]:
         """Iterate over the places of a mask in the order of their ids."""
-        while mask:
-            slot = mask.bit_length() - 1
-            yield self.lines[-1 - slot]
-            mask ^= 1 << slot
+        return map(self.lines.__getitem__, self.order.slots_in(mask))
 
     def _choose_lanes(self) -> None:
         """Use the packing of the places themselves if they all have one size: it tells best which are too full."""
         found = self._lanes_of_lines
         self.lanes = next(iter(found)) if len(found) == 1 else self._rounded
-
-    def _move_bits(self, moved: Callable[[int], int]) -> None:
-        self._open_to.clear()
-        self._crowds.clear()
-        self._accepting = moved(self._accepting)
-        kinds = ((key, kind, moved(mask)) for key, (kind, mask) in self._kinds.items())
-        self._kinds = {key: (kind, mask) for key, kind, mask in kinds if mask}
-        for row in self._rows.values():
-            row[: BUSY + 1] = [moved(mask) if mask else 0 for mask in row[: BUSY + 1]]
