@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS
-from lcm.placement.timeline import LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, TICK_MICROS, Timeline, levels
+from lcm.placement.timeline import END, LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, TICK_MICROS, Timeline, levels
 
 FullnessRow = list[int]
 _FullnessGroups = tuple[tuple[int, int, int], ...]
@@ -47,10 +47,10 @@ _SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
     0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
 )
-_HALF_USED: Final = sum(
-    (1 << LANE_BITS) - (1 << LEVEL_SHIFT + 4) << LANE_BITS * number for number in range(2, len(DIMENSIONS))
-)
-"""The bits of a packed amount of which one is set where a dimension other than CPU and memory may be scarce."""
+_OTHER_LANES: Final = range(2 * LANE_BITS, len(DIMENSIONS) * LANE_BITS, LANE_BITS)
+_UNTIL_SCARCE: Final = sum((LEVELS - _SCARCE_FROM) << LEVEL_SHIFT + lane for lane in _OTHER_LANES)
+_MAY_BE_SCARCE: Final = sum((1 << LANE_BITS) - (LEVELS << LEVEL_SHIFT) << lane for lane in _OTHER_LANES)
+"""Where a packed amount plus the first has a bit of the second, a dimension other than CPU and memory is scarce."""
 
 FULLEST: Final = 31
 _CPU_BYTE: Final = LEVEL_SHIFT // 8
@@ -91,6 +91,7 @@ FULLEST_FIRST: Final[_FullnessGroups] = (
     (0, _EVERY_PLACE, _EVERY_PLACE),
 )
 """The values of the high digit in sixteenths, highest first, with the masks of places that have at least that."""
+_FULLEST_UP_TO: Final = tuple(FULLEST_FIRST[_HIGH - level // _RADIX :] for level in range(LEVELS + 1))
 _CPU_UPPER: Final = _HIGH + _RADIX // 2 - 1
 _MEMORY_UPPER: Final = _MEMORY + _CPU_UPPER
 """Places with one sixteenth more than the high digit says, of its two: the upper half of the low digit."""
@@ -119,44 +120,49 @@ def fullness_of(used: int) -> int:
     return min(max(used_levels[0], used_levels[1]), LEVELS) >> 1
 
 
-def shift_usage(rows: FullnessRows, timeline: Timeline, span: range, bit: int, need: int) -> None:
-    """Record in the rows of these half hours that a place uses so much more, or less, which its timeline says already.
+def masks_of_usage(used: int) -> tuple[int, ...]:
+    """Return the masks of CPU and memory that contain a place which uses so much."""
+    found = used.to_bytes(PACKED_BYTES, "little")
+    return _CPU_CHANGES[0][found[_CPU_BYTE]] + _MEMORY_CHANGES[0][found[_MEMORY_BYTE]]
 
-    What changes is the same in all half hours of one step.
+
+def shift_usage(rows: FullnessRows, timeline: Timeline, span: range, bit: int, need: int) -> None:
+    """Record in the rows of these half hours that a place uses so much more, or less; its timeline shows it already.
+
+    The change of one half hour holds for all in the same step; it is computed again where the next step begins.
     """
     moments, used = timeline.moments, timeline.levels
-    tick, stop = span.start, span.stop
-    step = bisect_right(moments, tick * TICK_MICROS) - 1
-    while tick < stop:
-        now = used[step]
-        step += 1
-        until = min(stop, -(-moments[step] // TICK_MICROS)) if step < len(moments) else stop
-        if tick < until:
-            changes, scarce = _mask_changes_between(now - need, now)
-            for one in range(tick, until):
-                row = rows.get(one)
-                if row is None:
-                    row = rows[one] = new_row()
-                for number in changes:
-                    row[number] ^= bit
-                if scarce:
-                    reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
-                    row[_SCARCITY_REACHED] = max(reached, default=0)
-                if not now and not row[BUSY]:
-                    del rows[one]
-            tick = until
-
-
-def _mask_changes_between(before: int, after: int) -> tuple[tuple[int, ...], bool]:
-    """Return the masks that differ between two packed amounts, and whether any is of a scarce dimension."""
-    old, new = before.to_bytes(PACKED_BYTES, "little"), after.to_bytes(PACKED_BYTES, "little")
-    changes = _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
-    if not before or not after:
-        changes += (BUSY,)
-    if (before | after) & _HALF_USED:
-        scarce = _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
-        return changes + scarce, bool(scarce)
-    return changes, False
+    at = next_step = span.start * TICK_MICROS
+    step, now = 0, 0
+    changes: tuple[int, ...] = ()
+    scarce: tuple[int, ...] = ()
+    for tick in span:
+        if at >= next_step:
+            step = bisect_right(moments, at, step)
+            next_step = moments[step] if step < len(moments) else END
+            now = used[step - 1]
+            before = now - need
+            old, new = before.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
+            changes = (
+                _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
+            )
+            if not before or not now:
+                changes += (BUSY,)
+            scarce = ()
+            if (now if need > 0 else before) + _UNTIL_SCARCE & _MAY_BE_SCARCE:
+                scarce = _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
+                changes += scarce
+        at += TICK_MICROS
+        row = rows.get(tick)
+        if row is None:
+            row = rows[tick] = new_row()
+        for number in changes:
+            row[number] ^= bit
+        if scarce:
+            reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
+            row[_SCARCITY_REACHED] = max(reached, default=0)
+        if not now and not row[BUSY]:
+            del rows[tick]
 
 
 @lru_cache(maxsize=4096)
@@ -166,14 +172,17 @@ def _scarce_changes(before: bytes, after: bytes) -> tuple[int, ...]:
     return tuple(number for base, old, new in steps for number in range(base + min(old, new), base + max(old, new)))
 
 
-@lru_cache(maxsize=4096)
 def fullness_limits(highest: bytes) -> FullnessLimits:
     """Return the limits for a need, given the highest level of each dimension at which it could fit."""
-    steps = [step + 1 for step in highest[2:].translate(_SCARCITY)]
-    others = tuple(_SCARCE + _STEPS * number + step for number, step in enumerate(steps) if step < _STEPS)
     cpu, memory = CAPPED_LEVELS[highest[0]], CAPPED_LEVELS[highest[1]]
-    fullness = FULLEST_FIRST[_HIGH - max(cpu, memory) // _RADIX :]
-    return FullnessLimits((*_CPU_ABOVE[cpu], *_MEMORY_ABOVE[memory], others, min(steps)), fullness, highest)
+    fullness = _FULLEST_UP_TO[max(cpu, memory)]
+    return FullnessLimits(_CPU_ABOVE[cpu] + _MEMORY_ABOVE[memory] + _scarcity_limits(highest[2:]), fullness, highest)
+
+
+@lru_cache(maxsize=4096)
+def _scarcity_limits(highest: bytes) -> tuple[tuple[int, ...], int]:
+    steps = [step + 1 for step in highest.translate(_SCARCITY)]
+    return tuple(_SCARCE + _STEPS * number + step for number, step in enumerate(steps) if step < _STEPS), min(steps)
 
 
 def places_above(row: FullnessRow, limit: FullnessLimits) -> int:

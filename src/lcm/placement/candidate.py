@@ -24,21 +24,21 @@ MOST_TICKS: Final = 96
 Beyond that only the timeline knows it, which is asked anyway. What is held for longer should be held again from
 time to time.
 """
+_MOST_MICROS: Final = MOST_TICKS * TICK_MICROS
 
 
 class IndexedClaim(msgspec.Struct, frozen=True, gc=False):
-    """A claim held on a place: its [start, end) in microseconds, the half hours in it, and its packed need."""
+    """A claim held on a place: its [start, end) in microseconds, and its packed need."""
 
     held: HeldClaim
     start: int
     end: int
-    span: range
     need: int
 
     @property
     def is_long(self) -> bool:
-        """Whether not all of its half hours are sampled."""
-        return self.end > self.span.stop * TICK_MICROS
+        """Whether some of its half hours may not be sampled."""
+        return self.end - self.start > _MOST_MICROS
 
 
 class IndexedPlace:
@@ -61,17 +61,22 @@ class IndexedPlace:
 
     def hold(self, claim: IndexedClaim) -> None:
         """Use what a claim needs."""
-        if self.sampled is self.timeline and claim.is_long:
-            self.sampled = self.timeline.copy()
         self.held[claim.held.holder] = claim
-        self._add(claim, claim.need)
+        if self.sampled is not self.timeline or claim.is_long:
+            if self.sampled is self.timeline:
+                self.sampled = self.timeline.copy()
+            self._add_sampled(claim, claim.need)
+        self.timeline.add(claim.start, claim.end, claim.need)
 
     def release(self, holder: str) -> IndexedClaim | None:
         """Use no more what a holder claimed, and return that; None if it is nothing."""
         claim = self.held.pop(holder, None)
-        if claim is not None:
-            self._add(claim, -claim.need)
-            if claim.is_long and not any(one.is_long for one in self.held.values()):
+        if claim is None:
+            return None
+        self.timeline.add(claim.start, claim.end, -claim.need)
+        if self.sampled is not self.timeline:
+            self._add_sampled(claim, -claim.need)
+            if not any(one.is_long for one in self.held.values()):
                 self.sampled = self.timeline
         return claim
 
@@ -79,10 +84,9 @@ class IndexedPlace:
         """Return what is used at a half hour, as far as the rows show it, packed."""
         return self.sampled.used_at(tick * TICK_MICROS) if tick >= self.shelf.since else 0
 
-    def _add(self, claim: IndexedClaim, need: int) -> None:
-        self.timeline.add(claim.start, claim.end, need)
-        if self.sampled is not self.timeline:
-            self.sampled.add(claim.start, min(claim.end, claim.span.stop * TICK_MICROS), need)
+    def _add_sampled(self, claim: IndexedClaim, need: int) -> None:
+        end = ticks_within(claim.start, claim.end).stop * TICK_MICROS
+        self.sampled.add(claim.start, min(claim.end, end), need)
 
 
 def accepts_sessions(place: Place) -> bool:

@@ -79,7 +79,7 @@ class PlaceIndex:
         else:
             start, end = micros(claim.start), micros(claim.end)
             span = ticks_within(start, end)
-        line.hold(IndexedClaim(held, start, end, span, need))
+        line.hold(IndexedClaim(held, start, end, need))
         line.shelf.add(line, span, need)
 
     def release(self, id_: str, holder: str) -> bool:

@@ -75,9 +75,9 @@ class IdOrder:
 
     def slots_in(self, mask: int) -> Iterator[int]:
         """Iterate over the slots of a mask in the order of their ids."""
-        if self.in_order:
-            yield from _bits(mask)
-            return
+        return _bits(mask) if self.in_order else self._sorted_slots(mask)
+
+    def _sorted_slots(self, mask: int) -> Iterator[int]:
         for bucket in self._buckets:
             found = mask & bucket.mask
             if found:

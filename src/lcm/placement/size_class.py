@@ -8,9 +8,7 @@ remembers in a `FullPlaceCache` which places are too full then.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import reduce
 from heapq import heappop, heappush
-from operator import or_
 
 from lcm.model.base.capacity import Amount
 from lcm.placement.bitmap import (
@@ -19,57 +17,59 @@ from lcm.placement.bitmap import (
     FullnessRow,
     FullnessRows,
     fullness_limits,
+    masks_of_usage,
+    new_row,
+    places_above,
     shift_usage,
 )
-from lcm.placement.candidate import MOST_TICKS, IndexedClaim, IndexedPlace, PackedRequest
+from lcm.placement.candidate import MOST_TICKS, IndexedClaim, IndexedPlace, PackedRequest, ticks_within
 from lcm.placement.id_order import IdOrder
 from lcm.placement.place_kinds import PlaceKinds
 from lcm.placement.request import Place, PlacementRequest
-from lcm.placement.timeline import GUARD_BITS, LEVELS, TICK_MICROS, Lanes, levels
+from lcm.placement.timeline import GUARD_BITS, TICK_MICROS, Lanes, levels
 
 
 class FullPlaceCache:
-    """Places found too full between two half hours, as a mask per level of CPU and memory, until a known time.
+    """Places found too full between two half hours, in a row of their own, each until a known time.
 
     A place may use more by now, so the cache, like the rows, never counts a place as fuller than it is.
     """
 
-    __slots__ = ("_ends", "_known", "_masks")
+    __slots__ = ("_ends", "_known", "_row")
 
     def __init__(self) -> None:
-        self._masks = [[0] * (LEVELS + 1), [0] * (LEVELS + 1)]
-        self._known: dict[int, tuple[list[int], int, int]] = {}
+        self._row = new_row()
+        self._known: dict[int, tuple[tuple[int, ...], int]] = {}
         self._ends: list[tuple[int, int]] = []
 
     def remember(self, slot: int, used: int, until: int, limit: FullnessLimits) -> None:
         """Remember that the place of a slot uses so much, if that is above a limit of CPU or memory."""
-        capped = levels(used).translate(CAPPED_LEVELS)
-        for masks, level, fits in zip(self._masks, capped, limit.levels, strict=False):
-            if level > fits:
-                self.forget(slot)
-                masks[level] ^= 1 << slot
-                self._known[slot] = masks, level, until
-                heappush(self._ends, (until, slot))
-                return
+        cpu, memory, *_ = levels(used).translate(CAPPED_LEVELS)
+        if cpu > limit.levels[0] or memory > limit.levels[1]:
+            self.forget(slot)
+            masks = masks_of_usage(used)
+            self._flip(masks, slot)
+            self._known[slot] = masks, until
+            heappush(self._ends, (until, slot))
 
     def forget(self, slot: int) -> None:
         """Forget a place, because it may use less now."""
         if slot in self._known:
-            masks, level, _ = self._known.pop(slot)
-            masks[level] ^= 1 << slot
+            self._flip(self._known.pop(slot)[0], slot)
 
     def places_above(self, moment: int, limit: FullnessLimits) -> int:
         """Return the places above a limit at some time from a moment on; entries that ended by then are dropped."""
         ends = self._ends
         while ends and ends[0][0] <= moment:
             until, slot = heappop(ends)
-            if slot in self._known and self._known[slot][-1] == until:
+            if slot in self._known and self._known[slot][1] == until:
                 self.forget(slot)
-        if not self._known:
-            return 0
-        cpu, memory = self._masks
-        most_cpu, most_memory, *_ = limit.levels
-        return reduce(or_, memory[most_memory + 1 :], reduce(or_, cpu[most_cpu + 1 :], 0))
+        return places_above(self._row, limit) if self._known else 0
+
+    def _flip(self, masks: Iterable[int], slot: int) -> None:
+        bit = 1 << slot
+        for number in masks:
+            self._row[number] ^= bit
 
 
 class SizeClass:
@@ -123,20 +123,23 @@ class SizeClass:
         line.place = place
 
     def add(self, line: IndexedPlace, span: range, need: int) -> None:
-        """Record that a place uses so much more, or less, at these half hours."""
+        """Record that a place uses so much more, or less, at these half hours; its timeline shows it already."""
         if span.start < self.since:
             span = range(self.since, span.stop)
-        if need:
+        if need and span:
             shift_usage(self._rows, line.sampled, span, 1 << line.slot, need)
 
-    def subtract(self, line: IndexedPlace, held: IndexedClaim) -> None:
+    def subtract(self, line: IndexedPlace, claim: IndexedClaim) -> None:
         """Record that a place does not hold a claim any more."""
-        span, crowds = held.span, self._crowds
+        if claim.end <= self.since * TICK_MICROS:
+            return
+        span, crowds = ticks_within(claim.start, claim.end), self._crowds
         if crowds:
-            for tick in range(span.start - 1, span.stop + 1) if len(span) < MOST_TICKS else tuple(crowds):
+            around = range(max(span.start - 1, self.since), span.stop + 1)
+            for tick in around if len(span) < MOST_TICKS else tuple(crowds):
                 if tick in crowds:
                     crowds[tick].forget(line.slot)
-        self.add(line, span, -held.need)
+        self.add(line, span, -claim.need)
 
     def advance(self, since: int) -> None:
         """Drop the samples of the half hours before this one."""

@@ -7,7 +7,6 @@ those that become empty at the same time, then the first id; the first whose tim
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -78,16 +77,18 @@ def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None) -> 
     room, asked = ask.room(lanes), 0
     for idle, group in _group_by_idle_time(mask, full_before, warm, rows):
         for level, alike in group_by_fullness(at_first, group, fullest):
-            for slot in chain(order.slots_in(alike & ending), order.slots_in(alike ^ (alike & ending))):
-                line = lines[slot]
-                asked += 1
-                if line.usable <= start:
+            together = alike & ending
+            for some in (together, alike ^ together):
+                for slot in order.slots_in(some) if some else ():
+                    line = lines[slot]
+                    asked += 1
+                    if line.usable > start:
+                        continue
                     obstacle = line.timeline.first_obstacle(
                         start, end, room if line.lanes is lanes else ask.room(line.lanes)
                     )
                     if obstacle is None:
-                        score = pack_score(idle, len(rows), level, together=bool(ending >> line.slot & 1))
-                        return line, score, asked
+                        return line, pack_score(idle, len(rows), level, together=some is together), asked
                     if remembers:
                         shelf.remember_full(line, start, obstacle, limit)
     return None, 0.0, asked
