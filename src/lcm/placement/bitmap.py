@@ -6,12 +6,13 @@ size class keeps a row per half hour. No row counts a place as fuller than it is
 does not fit, the others are asked.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS
-from lcm.placement.timeline import LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, levels
+from lcm.placement.timeline import END, LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, TICK_MICROS, Timeline, levels
 
 FullnessRow = list[int]
 _FullnessGroups = tuple[tuple[int, int, int], ...]
@@ -46,10 +47,10 @@ _SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
     0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
 )
-_HALF_USED: Final = sum(
-    (1 << LANE_BITS) - (1 << LEVEL_SHIFT + 4) << LANE_BITS * number for number in range(2, len(DIMENSIONS))
-)
-"""The bits of a packed amount of which one is set where a dimension other than CPU and memory may be scarce."""
+_OTHER_LANES: Final = range(2 * LANE_BITS, len(DIMENSIONS) * LANE_BITS, LANE_BITS)
+_UNTIL_SCARCE: Final = sum((LEVELS - _SCARCE_FROM) << LEVEL_SHIFT + lane for lane in _OTHER_LANES)
+_MAY_BE_SCARCE: Final = sum((1 << LANE_BITS) - (LEVELS << LEVEL_SHIFT) << lane for lane in _OTHER_LANES)
+"""Where a packed amount plus the first has a bit of the second, a dimension other than CPU and memory is scarce."""
 
 FULLEST: Final = 31
 _CPU_BYTE: Final = LEVEL_SHIFT // 8
@@ -90,6 +91,7 @@ FULLEST_FIRST: Final[_FullnessGroups] = (
     (0, _EVERY_PLACE, _EVERY_PLACE),
 )
 """The values of the high digit in sixteenths, highest first, with the masks of places that have at least that."""
+_FULLEST_UP_TO: Final = tuple(FULLEST_FIRST[_HIGH - level // _RADIX :] for level in range(LEVELS + 1))
 _CPU_UPPER: Final = _HIGH + _RADIX // 2 - 1
 _MEMORY_UPPER: Final = _MEMORY + _CPU_UPPER
 """Places with one sixteenth more than the high digit says, of its two: the upper half of the low digit."""
@@ -118,28 +120,39 @@ def fullness_of(used: int) -> int:
     return min(max(used_levels[0], used_levels[1]), LEVELS) >> 1
 
 
-def shift_usage(rows: FullnessRows, samples: dict[int, int], span: range, bit: int, need: int) -> None:
-    """Record that a place uses so much more, or less, at these half hours, in its samples and in the rows.
+def masks_of_usage(used: int) -> tuple[int, ...]:
+    """Return the masks of CPU and memory that contain a place which uses so much."""
+    found = used.to_bytes(PACKED_BYTES, "little")
+    return _CPU_CHANGES[0][found[_CPU_BYTE]] + _MEMORY_CHANGES[0][found[_MEMORY_BYTE]]
 
-    The change of one half hour mostly holds for the next as well; it is computed again only where it does not.
+
+def shift_usage(rows: FullnessRows, timeline: Timeline, span: range, bit: int, need: int) -> None:
+    """Record in the rows of these half hours that a place uses so much more, or less; its timeline shows it already.
+
+    The change of one half hour holds for all in the same step; it is computed again where the next step begins.
     """
-    known, now = -1, 0
+    moments, used = timeline.moments, timeline.levels
+    at = next_step = span.start * TICK_MICROS
+    step, now = 0, 0
     changes: tuple[int, ...] = ()
     scarce: tuple[int, ...] = ()
     for tick in span:
-        used = samples.get(tick, 0)
-        if used != known:
-            known, now = used, used + need
-            old, new = used.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
+        if at >= next_step:
+            step = bisect_right(moments, at, step)
+            next_step = moments[step] if step < len(moments) else END
+            now = used[step - 1]
+            before = now - need
+            old, new = before.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
             changes = (
                 _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
             )
-            if not used or not now:
+            if not before or not now:
                 changes += (BUSY,)
             scarce = ()
-            if (now if need > 0 else used) & _HALF_USED:
+            if (now if need > 0 else before) + _UNTIL_SCARCE & _MAY_BE_SCARCE:
                 scarce = _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
                 changes += scarce
+        at += TICK_MICROS
         row = rows.get(tick)
         if row is None:
             row = rows[tick] = new_row()
@@ -148,12 +161,8 @@ def shift_usage(rows: FullnessRows, samples: dict[int, int], span: range, bit: i
         if scarce:
             reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
             row[_SCARCITY_REACHED] = max(reached, default=0)
-        if now:
-            samples[tick] = now
-        else:
-            del samples[tick]
-            if not row[BUSY]:
-                del rows[tick]
+        if not now and not row[BUSY]:
+            del rows[tick]
 
 
 @lru_cache(maxsize=4096)
@@ -163,14 +172,17 @@ def _scarce_changes(before: bytes, after: bytes) -> tuple[int, ...]:
     return tuple(number for base, old, new in steps for number in range(base + min(old, new), base + max(old, new)))
 
 
-@lru_cache(maxsize=4096)
 def fullness_limits(highest: bytes) -> FullnessLimits:
     """Return the limits for a need, given the highest level of each dimension at which it could fit."""
-    steps = [step + 1 for step in highest[2:].translate(_SCARCITY)]
-    others = tuple(_SCARCE + _STEPS * number + step for number, step in enumerate(steps) if step < _STEPS)
     cpu, memory = CAPPED_LEVELS[highest[0]], CAPPED_LEVELS[highest[1]]
-    fullness = FULLEST_FIRST[_HIGH - max(cpu, memory) // _RADIX :]
-    return FullnessLimits((*_CPU_ABOVE[cpu], *_MEMORY_ABOVE[memory], others, min(steps)), fullness, highest)
+    fullness = _FULLEST_UP_TO[max(cpu, memory)]
+    return FullnessLimits(_CPU_ABOVE[cpu] + _MEMORY_ABOVE[memory] + _scarcity_limits(highest[2:]), fullness, highest)
+
+
+@lru_cache(maxsize=4096)
+def _scarcity_limits(highest: bytes) -> tuple[tuple[int, ...], int]:
+    steps = [step + 1 for step in highest.translate(_SCARCITY)]
+    return tuple(_SCARCE + _STEPS * number + step for number, step in enumerate(steps) if step < _STEPS), min(steps)
 
 
 def places_above(row: FullnessRow, limit: FullnessLimits) -> int:

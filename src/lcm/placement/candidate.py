@@ -12,45 +12,81 @@ import msgspec
 from lcm.model.base.capacity import DIMENSIONS, Amount
 from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
 from lcm.placement.rules import ROOM_FILTERS, closed_rejection, static_rejection
-from lcm.placement.timeline import BEGINNING, Lanes, Timeline, micros, moment_of, short_of
+from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, Timeline, micros, moment_of, short_of
 
 if TYPE_CHECKING:
     from lcm.placement.size_class import SizeClass
 
 
-TICK_MICROS: Final = 30 * 60 * 1_000_000
 MOST_TICKS: Final = 96
 """A claim is sampled for two days from its start.
 
 Beyond that only the timeline knows it, which is asked anyway. What is held for longer should be held again from
 time to time.
 """
+_MOST_MICROS: Final = MOST_TICKS * TICK_MICROS
 
 
-class IndexedClaim(msgspec.Struct, frozen=True):
-    """A claim held on a place: its [start, end) in microseconds, the half hours in it, and its packed need."""
+class IndexedClaim(msgspec.Struct, frozen=True, gc=False):
+    """A claim held on a place: its [start, end) in microseconds, and its packed need."""
 
     held: HeldClaim
     start: int
     end: int
-    span: range
     need: int
+
+    @property
+    def is_long(self) -> bool:
+        """Whether some of its half hours may not be sampled."""
+        return self.end - self.start > _MOST_MICROS
 
 
 class IndexedPlace:
-    """A place with its timeline, and what is used of it at each half hour, packed."""
+    """A place with its timeline, and its slot in the size class.
 
-    __slots__ = ("held", "lanes", "place", "samples", "shelf", "slot", "timeline", "usable")
+    `sampled` is the timeline whose half hours the rows of the size class show: `timeline` itself, or one in which long
+    claims end earlier if it holds any.
+    """
+
+    __slots__ = ("held", "lanes", "place", "sampled", "shelf", "slot", "timeline", "usable")
 
     def __init__(self, place: Place, lanes: Lanes, shelf: "SizeClass") -> None:
         self.place = place
         self.shelf = shelf
         self.lanes = lanes
-        self.timeline = Timeline(lanes.top)
-        self.samples: dict[int, int] = {}
+        self.timeline = self.sampled = Timeline(lanes.top)
         self.held: dict[str, IndexedClaim] = {}
         self.usable = BEGINNING
         self.slot = 0
+
+    def hold(self, claim: IndexedClaim) -> None:
+        """Use what a claim needs."""
+        self.held[claim.held.holder] = claim
+        if self.sampled is not self.timeline or claim.is_long:
+            if self.sampled is self.timeline:
+                self.sampled = self.timeline.copy()
+            self._add_sampled(claim, claim.need)
+        self.timeline.add(claim.start, claim.end, claim.need)
+
+    def release(self, holder: str) -> IndexedClaim | None:
+        """Use no more what a holder claimed, and return that; None if it is nothing."""
+        claim = self.held.pop(holder, None)
+        if claim is None:
+            return None
+        self.timeline.add(claim.start, claim.end, -claim.need)
+        if self.sampled is not self.timeline:
+            self._add_sampled(claim, -claim.need)
+            if not any(one.is_long for one in self.held.values()):
+                self.sampled = self.timeline
+        return claim
+
+    def sampled_at(self, tick: int) -> int:
+        """Return what is used at a half hour, as far as the rows show it, packed."""
+        return self.sampled.used_at(tick * TICK_MICROS) if tick >= self.shelf.since else 0
+
+    def _add_sampled(self, claim: IndexedClaim, need: int) -> None:
+        end = ticks_within(claim.start, claim.end).stop * TICK_MICROS
+        self.sampled.add(claim.start, min(claim.end, end), need)
 
 
 def accepts_sessions(place: Place) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from lcm.model.base.capacity import Amount, Claim
-from lcm.placement.candidate import TICK_MICROS, IndexedClaim, IndexedPlace, PackedRequest, ticks_within
+from lcm.placement.candidate import IndexedClaim, IndexedPlace, PackedRequest, ticks_within
 from lcm.placement.request import HeldClaim, Place
 from lcm.placement.size_class import SizeClass
-from lcm.placement.timeline import BEGINNING, Lanes, micros, moment_of, round_up_capacity
+from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, micros, moment_of, round_up_capacity
 
 
 class PlaceIndex:
@@ -26,7 +26,7 @@ class PlaceIndex:
         self._workers: list[SizeClass] = []
         self._seats: list[SizeClass] = []
         self._lanes: dict[Amount, Lanes] = {}
-        for place in sorted(places, key=lambda one: one.id, reverse=True):
+        for place in sorted(places, key=lambda one: one.id):
             self.put(place)
         for id_, several in (held or {}).items():
             for one in several:
@@ -45,7 +45,8 @@ class PlaceIndex:
         """Add a place, or change it; what it holds stays held."""
         line = self._lines.get(place.id)
         if line is not None and (line.place.capacity, line.place.seat) == (place.capacity, place.seat):
-            self._update_facts(line, place)
+            line.usable = _usable_from(place)
+            line.shelf.set_facts(line, place)
             return
         held = self.drop(place.id)
         self._add_place(place)
@@ -78,17 +79,15 @@ class PlaceIndex:
         else:
             start, end = micros(claim.start), micros(claim.end)
             span = ticks_within(start, end)
-        line.held[held.holder] = IndexedClaim(held, start, end, span, need)
-        line.timeline.add(start, end, need)
+        line.hold(IndexedClaim(held, start, end, need))
         line.shelf.add(line, span, need)
 
     def release(self, id_: str, holder: str) -> bool:
         """Release what a holder has on a place; return False if that is nothing."""
         line = self._lines.get(id_)
-        found = line.held.pop(holder, None) if line else None
+        found = line.release(holder) if line else None
         if line is None or found is None:
             return False
-        line.timeline.add(found.start, found.end, -found.need)
         line.shelf.subtract(line, found)
         return True
 
@@ -125,8 +124,8 @@ class PlaceIndex:
             self._lanes[place.capacity] = Lanes(place.capacity)
         shelf = self._size_class(round_up_capacity(place.capacity), seats=place.seat)
         line = self._lines[place.id] = IndexedPlace(place, self._lanes[place.capacity], shelf)
+        line.usable = _usable_from(place)
         shelf.insert(line)
-        self._update_facts(line, place)
 
     def _size_class(self, size: Amount, *, seats: bool) -> SizeClass:
         shelves = self._seats if seats else self._workers
@@ -136,6 +135,6 @@ class PlaceIndex:
             shelves.append(found)
         return found
 
-    def _update_facts(self, line: IndexedPlace, place: Place) -> None:
-        line.usable = micros(place.usable_at) if place.usable_at else BEGINNING
-        line.shelf.set_facts(line, place)
+
+def _usable_from(place: Place) -> int:
+    return micros(place.usable_at) if place.usable_at else BEGINNING

@@ -24,9 +24,10 @@ from lcm.placement.bitmap import (
     places_above,
     sift_places,
 )
-from lcm.placement.candidate import TICK_MICROS, IndexedPlace, PackedRequest
+from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.rules import ON_CML
 from lcm.placement.size_class import SizeClass
+from lcm.placement.timeline import TICK_MICROS
 
 _LARGE_CLASS: Final = 2_000
 """From this many places on it is cheaper to remember which were too full than to ask them again."""
@@ -62,7 +63,7 @@ def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None) -> 
     if limit is None:
         return None, 0.0, 0
     start, end, first, stop = ask.start, ask.end, ask.span.start, ask.span.stop
-    lines, lanes = shelf.lines, shelf.lanes
+    lines, order, lanes = shelf.lines, shelf.order, shelf.lanes
     rows = shelf.rows(range(first, stop + 1))
     after = rows.pop()
     mask, before = shelf.open_to(ask.request, region), start // TICK_MICROS
@@ -76,20 +77,20 @@ def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None) -> 
     room, asked = ask.room(lanes), 0
     for idle, group in _group_by_idle_time(mask, full_before, warm, rows):
         for level, alike in group_by_fullness(at_first, group, fullest):
-            left = alike
-            while left:
-                line = lines[-(left & ending or left).bit_length()]
-                asked += 1
-                if line.usable <= start:
+            together = alike & ending
+            for some in (together, alike ^ together):
+                for slot in order.slots_in(some) if some else ():
+                    line = lines[slot]
+                    asked += 1
+                    if line.usable > start:
+                        continue
                     obstacle = line.timeline.first_obstacle(
                         start, end, room if line.lanes is lanes else ask.room(line.lanes)
                     )
                     if obstacle is None:
-                        score = pack_score(idle, len(rows), level, together=bool(ending >> line.slot & 1))
-                        return line, score, asked
+                        return line, pack_score(idle, len(rows), level, together=some is together), asked
                     if remembers:
                         shelf.remember_full(line, start, obstacle, limit)
-                left ^= 1 << line.slot
     return None, 0.0, asked
 
 
@@ -129,9 +130,8 @@ _WEIGHTS: Final = {
 
 def bin_pack(line: IndexedPlace, ask: PackedRequest) -> float:
     """Prefer a place that runs anyway in all of the slot, then the fuller at its start, then one that ends with it."""
-    idle = sum(tick not in line.samples for tick in ask.span)
-    together = ask.span.stop not in line.samples
-    return pack_score(idle, len(ask.span), fullness_of(line.samples.get(ask.span.start, 0)), together=together)
+    used = [line.sampled_at(tick) for tick in (*ask.span, ask.span.stop)]
+    return pack_score(used[:-1].count(0), len(ask.span), fullness_of(used[0]), together=not used[-1])
 
 
 def best_fit(line: IndexedPlace, ask: PackedRequest) -> float:

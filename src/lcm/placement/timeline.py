@@ -27,6 +27,9 @@ GUARD_BITS: Final = sum(1 << shift + LANE_BITS - 1 for shift in _SHIFTS)
 
 PACKED_BYTES: Final = LANE_BITS * len(DIMENSIONS) // 8
 _LEVEL_BYTES: Final = slice(LEVEL_SHIFT // 8, None, LANE_BITS // 8)
+TICK_MICROS: Final = 30 * 60 * 1_000_000
+"""The half hour of the index."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_MICROS: Final = 1_000_000
 _DAY_SECONDS: Final = 86_400
@@ -133,6 +136,12 @@ class Timeline:
         self.top = top
         self.moments = [BEGINNING]
         self.levels = [0]
+
+    def copy(self) -> "Timeline":
+        """Return another timeline with the same steps."""
+        made = Timeline(self.top)
+        made.moments, made.levels = self.moments.copy(), self.levels.copy()
+        return made
 
     def add(self, start: int, end: int, need: int) -> None:
         """Add a need, which may be negative, to what is used during [start, end)."""

@@ -12,12 +12,14 @@ from harness import given
 from harness.suite import for_all
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim, Profile
 from lcm.placement import strategies
-from lcm.placement.candidate import TICK_MICROS, PackedRequest
+from lcm.placement.bitmap import BUSY
+from lcm.placement.candidate import PackedRequest
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import evaluate_places, place
 from lcm.placement.request import HeldClaim, Place, PlacementRequest
+from lcm.placement.size_class import SizeClass
 from lcm.placement.strategies import SCORES, STRATEGIES
-from lcm.placement.timeline import Lanes, micros, moment_of, round_up_capacity
+from lcm.placement.timeline import TICK_MICROS, Lanes, micros, moment_of, round_up_capacity
 
 START = given.moment("08:00")
 STEP = timedelta(minutes=10)
@@ -78,17 +80,31 @@ def after(several: Sequence[tuple[Any, ...]]) -> PlaceIndex:
     return fleet
 
 
+def ids_in(shelf: SizeClass, mask: int) -> list[str]:
+    return [line.place.id for line in shelf.places_in(mask)]
+
+
+def rows_by_id(shelf: SizeClass) -> object:
+    return {
+        tick: [[ids_in(shelf, mask) for mask in row[: BUSY + 1]], row[BUSY + 1 :]] for tick, row in shelf._rows.items()
+    }
+
+
+def kinds_by_id(shelf: SizeClass) -> object:
+    return sorted(ids_in(shelf, kind.mask) for kind in shelf._kinds._kinds.values())
+
+
 def inside(fleet: PlaceIndex) -> object:
     """Return all that the index knows, in a form that can be compared."""
     shelves = sorted(
         (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True)),
         key=lambda one: (one.seats, one.size.cpu_millis),
     )
-    kept = [(s.size, s.seats, s._rows, s._accepting, sorted(m for _, m in s._kinds.values())) for s in shelves]
     lines = [
-        (line.place, line.slot, line.samples, line.timeline.moments, line.timeline.levels, line.usable)
+        (line.place, line.sampled.moments, line.timeline.moments, line.timeline.levels, line.usable)
         for line in fleet.indexed_places()
     ]
+    kept = [(s.size, s.seats, rows_by_id(s), kinds_by_id(s)) for s in shelves]
     return kept, lines
 
 

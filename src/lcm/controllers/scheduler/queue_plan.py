@@ -160,7 +160,7 @@ class _QueuePlanner:
         self._fleet = fleet
         self._rules = rules
         shelves = (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True))
-        self._lines = {line.place.id: line for shelf in shelves for line in shelf.lines}
+        self._lines = {line.place.id: line for shelf in shelves for line in shelf.lines.values()}
         self._searches: dict[object, _PlaceSearch] = {}
         self.held: list[tuple[str, str]] = []
 

@@ -319,8 +319,8 @@ class SchedulerView:
         ids = {place.id for place in made.values()}
         for place_id in self._pool_places.get(ref, frozenset()) - ids:
             self._drop_place(place_id)
-        # Inserting is fastest in descending order of id and for places without claims.
-        for number, place in sorted(made.items(), key=lambda one: one[1].id, reverse=True):
+        # Searching is fastest if places came in the order of their ids.
+        for number, place in sorted(made.items(), key=lambda one: one[1].id):
             seat: Spot = ref, number
             self._put_place(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
             self._boot_times[place.id] = boot
