@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from lcm.model.base.clock import Stopwatch
-from lcm.system.clock import SystemStopwatch
+from lcm.system.clock import SystemStopwatch, spare_from_collection
 
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
@@ -106,13 +106,19 @@ class LoopWatch:
             _log.warning("the event loop was held", seconds=round(held, 3), culprit=hold.culprit)
 
     def _on_collection(self, phase: str, _: Mapping[str, int]) -> None:
-        """Note a garbage collection, during which no thread sees anything."""
+        """Note a garbage collection, during which no thread sees anything.
+
+        What survived one that held the loop is spared from the next: it is alive, and most of it for long.
+        """
         if threading.get_ident() != self._thread_id:
             return
         if phase == "start":
             self._collecting_since = self._seconds()
-        else:
-            self._seen["garbage collection"] += int((self._seconds() - self._collecting_since) / _BEAT_SECONDS)
+            return
+        seconds = self._seconds() - self._collecting_since
+        self._seen["garbage collection"] += int(seconds / _BEAT_SECONDS)
+        if seconds >= HOLD_SECONDS:
+            spare_from_collection()
 
     def _look(self) -> None:
         while not self._stopped.wait(_BEAT_SECONDS):
