@@ -69,7 +69,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 FILTERS = "placement/rules.py"
 ASKERS = {
     "placement/candidate.py",
-    "placement/size_class.py",
+    "placement/place_kinds.py",
     "placement/seat_choice.py",
     "control/booking/schedule.py",
 }
