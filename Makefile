@@ -35,7 +35,7 @@ test: .venv/dev.stamp ## Run make check, then every test, and print the coverage
 	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report= --ignore tests/test_tidy.py
 	@$(BIN)/python tests/gates.py
 
-quick: check ## Run make check and the unit tests, without coverage: within 3 minutes on 2 cores
+quick: check pages $(TOOLS)/etcd.stamp ## Run make check and the unit tests, without coverage: within 3 minutes on 2 cores
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/unit
 
 check: .venv/dev.stamp ## Lint, types, import contracts, house rules
