@@ -76,7 +76,7 @@ def limits(labs: Installation, **quotas: int) -> Iterator[None]:
 
 
 def lose_answer(watched: Watched, page: Page, url: str) -> None:
-    """Let the next request to an address be done, and its answer be lost on the way."""
+    """Lose the answer to the next request to an address, which is done."""
 
     def lose(route: Route) -> None:
         route.fetch()

@@ -40,7 +40,7 @@ class IdOrder:
         self._firsts: list[str] = []
 
     def insert(self, id_: str) -> int:
-        """Give a new id a slot and return it."""
+        """Return the slot of a new id."""
         number = max(bisect_right(self._firsts, id_) - 1, 0)
         if not self._buckets:
             self._buckets.append(_Bucket([], 0))

@@ -285,7 +285,7 @@ class WebSocketConnection(asyncio.Protocol):
         return bool(output)
 
     def _end(self, code: int, reason: str) -> None:
-        """Let the application know that nothing more will come; what has come is still received."""
+        """Mark the end for the application: nothing more will come; what has come is still received."""
         if self._disconnect is None:
             self._disconnect = {"type": "websocket.disconnect", "code": code, "reason": reason}
         self._readable.set()

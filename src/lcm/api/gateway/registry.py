@@ -80,7 +80,7 @@ class OpenConsole:
         return self.caller.name == self.owner
 
     def notify(self, notice: ConsoleNotice) -> None:
-        """Tell the client something."""
+        """Queue a notice for the client."""
         self._notices.append(_encode(notice).decode())
         self._has_notices.set()
 

@@ -121,7 +121,7 @@ class Relay:
 
 
 def _keep_alive(line: sockets.socket) -> None:
-    """Have the system ask a silent port whether it is there: what lies between forgets silent connections."""
+    """Set TCP keep-alive on a port's connection: what lies between forgets silent ones."""
     line.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         if (option := getattr(sockets, name, None)) is not None:

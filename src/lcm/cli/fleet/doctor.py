@@ -292,7 +292,7 @@ async def _check_health(url: str, path: str, seen: DoctorFindings) -> Sequence[D
 
 
 async def _check_loop(context: ApiContext) -> Sequence[DoctorCheck]:
-    """Tell the longest step that kept everything else in the API's process waiting; nothing if we may not ask."""
+    """Return the longest step that kept all else in the API's process waiting; nothing if we may not ask."""
     signed = {"Authorization": f"Bearer {context.token.reveal()}"}
     status, body, _ = await asyncio.to_thread(_fetch, context.url, "/metrics", signed, _METRICS_BYTES)
     found = _LONGEST_HOLD.search(body)

@@ -213,7 +213,7 @@ class Calendar:
         return known.seats
 
     async def _fill_seats(self) -> None:
-        """Have the seats of changed pools ready, in turns: whoever books there next need not wait for that."""
+        """Fill the seats of changed pools, in turns, so that whoever books there next need not wait for that."""
         await self.cache.ready()
         time_slice = TimeSlice()
         while True:
