@@ -1,8 +1,10 @@
 """Facts about the whole suite: where things are, how hard it tries, how fast the machine is, which steps were taken."""
 
+import asyncio
+import gc
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +83,21 @@ def for_all(*values: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Cal
         return _patient(given(*values)(test))
 
     return bound
+
+
+async def longest_turn(work: Awaitable[object]) -> float:
+    """Return for how long work kept everything else waiting at most, in seconds of this thread.
+
+    What other tests left is out of the garbage collector's sight, as loaded code is in a server.
+    """
+    task, longest = asyncio.ensure_future(work), 0.0
+    gc.freeze()
+    try:
+        while not task.done():
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - began)
+        await task
+    finally:
+        gc.unfreeze()
+    return longest

@@ -2,8 +2,8 @@
 
 `Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
 `run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
-and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work;
-`KeyedLocks` are locks by name.
+and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work,
+and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name.
 """
 
 import asyncio
@@ -97,10 +97,32 @@ async def cancel_and_wait(tasks: Sequence[asyncio.Task[Any]]) -> None:
         raise asyncio.CancelledError
 
 
-_TURN_SECONDS: Final = 0.015
-"""How long all that works in turns may take together in one turn of the loop."""
-_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, float]] = WeakKeyDictionary()
-"""When each loop's present turn began, if anything works in turns in it."""
+class LoopTurns:
+    """How long those who share them may work together in one turn of the loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+        """When each loop's present turn began, if anything works in turns in it."""
+
+    def is_over(self) -> bool:
+        """Return whether the present turn has taken long enough."""
+        loop = asyncio.get_running_loop()
+        began = self._began.get(loop)
+        if began is None:
+            began = self._began[loop] = loop.time()
+            loop.call_soon(self._began.pop, loop, None, context=Context())  # called in the next turn
+        return loop.time() - began > self._seconds
+
+    async def wait(self, rest_seconds: float = 0.001) -> None:
+        """Wait until a turn is not over. Whoever has used one up lets all the others who wait go first."""
+        if self.is_over():
+            await asyncio.sleep(rest_seconds)
+            while self.is_over():  # noqa: ASYNC110 - each turn of the loop is the event
+                await asyncio.sleep(0)
+
+
+_TURNS: Final = LoopTurns(0.015)
 
 
 class TimeSlice:
@@ -108,16 +130,11 @@ class TimeSlice:
 
     def is_over(self) -> bool:
         """Return whether the present turn has taken long enough."""
-        loop = asyncio.get_running_loop()
-        began = _turns.get(loop)
-        if began is None:
-            began = _turns[loop] = loop.time()
-            loop.call_soon(_turns.pop, loop, None, context=Context())  # called in the next turn
-        return loop.time() - began > _TURN_SECONDS
+        return _TURNS.is_over()
 
     async def yield_if_over(self) -> bool:
         """Return whether the present turn was over; other tasks have run then."""
-        if not self.is_over():
+        if not _TURNS.is_over():
             return False
         await asyncio.sleep(0)
         return True

@@ -23,12 +23,13 @@ from websockets.protocol import OPEN, SERVER, Protocol
 from websockets.server import ServerProtocol
 
 from lcm.system.limits import ConnectionLimits
+from lcm.system.tasks import LoopTurns
 
 _PIECE: Final = 2_048
 """Bytes that are parsed at once: a few hundred frames, however small they are."""
 _MAX_PIECES: Final = 32
-_PARSE_SECONDS: Final = 0.005
-"""How long a client's frames are parsed before others have their turn."""
+_TURNS: Final = LoopTurns(0.005)
+"""What all clients' frames, and what is done with their messages, may take in one turn of the loop."""
 _MAX_UNPARSED: Final = 65_536
 _MAX_REFUSAL: Final = 65_536
 _CHECK_SECONDS: Final = 1.0
@@ -153,12 +154,14 @@ class WebSocketConnection(asyncio.Protocol):
 
     async def receive(self) -> Message:
         """Return the next message of the client; a part of what it sent is parsed if need be."""
-        while not self._messages:
+        while True:
+            # A flood of tiny frames must not keep others from being served, nor one of pings fill our buffers.
+            await _TURNS.wait()
+            if self._messages:
+                return self._messages.popleft()
             if self._disconnect is not None:
                 return self._disconnect
             if self._unparsed:
-                # A flood of tiny frames must not keep others from being served, nor one of pings fill our buffers.
-                await asyncio.sleep(0)
                 if self._has_replied:
                     await self._writable.wait()
                 self._has_replied = False
@@ -167,7 +170,6 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.resume_reading()
             self._readable.clear()
             await self._readable.wait()
-        return self._messages.popleft()
 
     async def send(self, message: Message) -> None:
         """Send what the application says, and wait until the client has taken most of it. Raise SocketClosed."""
@@ -238,10 +240,10 @@ class WebSocketConnection(asyncio.Protocol):
         self._messages.clear()
 
     def _parse(self) -> None:
-        at, ends_at = 0, self._loop.time() + _PARSE_SECONDS
+        at = 0
         for at in range(_PIECE, _PIECE * (_MAX_PIECES + 1), _PIECE):
             self._frames.receive_data(bytes(self._unparsed[at - _PIECE : at]))
-            if at >= len(self._unparsed) or self._loop.time() >= ends_at:
+            if at >= len(self._unparsed) or _TURNS.is_over():
                 break
         del self._unparsed[:at]
         for event in self._frames.events_received():

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from uvicorn import Config
@@ -13,6 +13,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from harness.consoles import SOON
+from harness.suite import longest_turn
 from lcm.system.limits import ConnectionLimits
 from lcm.system.websocket import WebSocketConnection
 
@@ -129,3 +130,19 @@ async def test_after_our_close_pings_are_not_answered() -> None:
         connection.data_received(frame(CLOSE))
         assert talk.line.ended
         connection.resume_writing()
+
+
+async def test_floods_of_tiny_frames_on_many_connections_keep_nobody_waiting() -> None:
+    connections, frames = 20, 9_000
+
+    async def take_all(talk: Talk) -> None:
+        for _ in range(frames):
+            await talk.messages.get()
+
+    async with AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(connected()) for _ in range(connections)]
+        for _, connection in lines:
+            connection.data_received(frame(BINARY, b"x") * frames)
+        async with asyncio.timeout(SOON):
+            longest = await longest_turn(asyncio.gather(*(take_all(talk) for talk, _ in lines)))
+    assert longest < 0.06
