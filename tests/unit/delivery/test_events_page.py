@@ -1,5 +1,6 @@
 """Recent events over HTTP: what each caller may see, the newest last, bounded, and where to go on."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 from harness.api_world import ROLES, Desk, opened, path, stock
 from harness.api_world import document as document_of
 from harness.event_clients import happen as happened_at
+from harness.suite import longest_turn
 from lcm.api.routes import events as page_of_events
 from lcm.control.delivery.feed import WHOLE_COMMIT
 from lcm.sim.time.loop import START
 from lcm.store.base import Put, Store
 
 WHERE = "/api/events"
+MOST_SECONDS = 0.06
 
 
 @pytest.fixture(name="desk")
@@ -53,6 +56,14 @@ async def test_what_follows_an_event_is_read_page_by_page_without_gap_or_duplica
         after, more = page["last"], page["more"]
     assert found == told
     assert await ids(desk, after=after) == []
+
+
+@pytest.mark.parametrize("query", [{}, {"after": "{}.0.1000000"}])
+async def test_many_who_search_the_whole_history_keep_nobody_waiting(desk: Desk, query: dict[str, str]) -> None:
+    await happen(desk.store, page_of_events.SPANS[-1])
+    wanted = {name: text.format(desk.store.epoch) for name, text in query.items()} | {"owner_id": "nobody"}
+    longest = await longest_turn(asyncio.gather(*(ids(desk, **wanted) for _ in range(30))))
+    assert longest < MOST_SECONDS
 
 
 async def test_a_filter_that_leaves_out_everything_still_goes_on(desk: Desk) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from harness import given
 from harness.stores import FallibleStore
+from harness.suite import longest_turn
 from lcm.control.delivery.feed import QUEUE_BYTES, WHOLE_COMMIT, Feed, Position, Subscriber
 from lcm.model.base.errors import Relist, Unreachable
 from lcm.model.base.event import Event, ObjectEvent, encode_data, encode_event
@@ -19,6 +20,7 @@ from lcm.store.base import EVENTS_KEY, EventReader, Put, StoreWatch
 from lcm.store.memory import MemoryStore
 
 PARITIES = ("even", "odd", "")
+MOST_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,24 @@ async def test_readers_that_are_cut_at_random_miss_nothing_and_see_nothing_twice
     task.cancel()
     assert written > 40
     assert [reader.numbers for reader in readers] == [wanted[reader.question.owner] for reader in readers]
+
+
+async def test_many_who_resume_far_in_the_past_keep_nobody_waiting() -> None:
+    store, missed, readers = MemoryStore(), 2_000, 20
+    await store.commit(events=[event(0)])
+    feed, task = await started(store)
+    beginning = Position(feed.revision, WHOLE_COMMIT)
+    for number in range(missed):
+        await store.commit(events=[event(number)])
+    await until(lambda: feed.revision > missed)
+
+    async def resume() -> None:
+        async with aclosing(feed.follow(Owned("nobody"), beginning)) as following:
+            assert [one async for one in islice_async(following, missed)] == [b""] * missed
+
+    longest = await longest_turn(asyncio.gather(*(resume() for _ in range(readers))))
+    task.cancel()
+    assert longest < MOST_SECONDS
 
 
 async def test_one_that_does_not_read_is_cut_off_and_the_others_are_not() -> None:

@@ -31,6 +31,7 @@ from lcm.model.base.event import decode_event
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.sink import format_event_id
 from lcm.store.base import EVENTS_KEY, CommitEvents, Cursor, Store
+from lcm.system.tasks import TimeSlice
 
 SPANS: Final = (500, 5_000)
 """How many revisions are searched for the newest events: the first span if that is enough, else the second."""
@@ -62,6 +63,7 @@ async def _list_events(request: Request) -> Answer:
 
 async def _newest_events(store: Store, wanted: EventSubscription, newest: int, limit: int) -> list[EventLine]:
     found: deque[EventLine] = deque(maxlen=limit)
+    time_slice = TimeSlice()
     for span in SPANS:
         found.clear()
         begin = await _first_readable(store, max(0, newest - span), newest)
@@ -69,6 +71,7 @@ async def _newest_events(store: Store, wanted: EventSubscription, newest: int, l
             while begin < newest:
                 happened = await anext(reader)
                 begin = happened.revision
+                await time_slice.yield_if_over()
                 lines = _event_lines_or_none(store, wanted, happened)
                 found.extend(line for line in lines if line is not None)
         if len(found) == limit:
@@ -80,13 +83,14 @@ async def _events_after(
     store: Store, wanted: EventSubscription, after: Position, newest: int, limit: int
 ) -> tuple[list[EventLine], Position]:
     """Return the events that were found, and the position after which to go on."""
-    found = list[EventLine]()
+    found, time_slice = list[EventLine](), TimeSlice()
     begin = after.revision if after.place >= WHOLE_COMMIT else max(0, after.revision - 1)
     revision, most = begin, begin + SPANS[-1]
     async with store.events(after=begin) as reader:
         while revision < min(newest, most):
             happened = await anext(reader)
             revision = happened.revision
+            await time_slice.yield_if_over()
             for place, line in enumerate(_event_lines_or_none(store, wanted, happened)):
                 if line is not None and (revision, place) > after:
                     found.append(line)

@@ -18,6 +18,7 @@ import structlog
 from lcm.model.base.errors import Later, Relist, Unreachable
 from lcm.model.base.event import Event, decode_event
 from lcm.store.base import EVENTS_KEY, CommitEvents, EventReader, Page, Store
+from lcm.system.tasks import TimeSlice
 
 QUEUE_BYTES: Final = 1_000_000
 """How many bytes may wait for one subscriber before it is cut off."""
@@ -175,7 +176,7 @@ class Feed:
         never had that position, and Later when the store does not answer now.
         """
         await self._check_position(position)
-        revision, place = position
+        (revision, place), time_slice = position, TimeSlice()
         with ExitStack() as joined:
             async with self._store.events(after=revision if place == WHOLE_COMMIT else revision - 1) as reader:
                 if place != WHOLE_COMMIT:
@@ -183,6 +184,7 @@ class Feed:
                 while revision < self._newest:
                     happened = await _read_next(reader)
                     revision = happened.revision
+                    await time_slice.yield_if_over()  # what is read of the store at once is thousands of them
                     yield self._encode_missed(happened, question, position)
                 # Join before the reader is closed: closing may suspend, and what is published meanwhile would be lost.
                 subscriber = self.subscribe(question, after=revision)
