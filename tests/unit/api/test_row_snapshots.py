@@ -1,10 +1,8 @@
 """Snapshots of rows: made once for many, given to each as far as it may see, and never too many of them."""
 
 import asyncio
-import gc
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,12 +12,14 @@ from harness import given
 from harness.api_world import Desk, opened
 from harness.credentials import given_keys
 from harness.plane_world import hand_clock
+from harness.suite import longest_turn
 from lcm.api.http.limits import ApiLimits
 from lcm.api.routes import stream
 from lcm.api.routes.row_snapshots import (
     MOST_HELD,
     MOST_OF_ONE,
     OLDEST_SECONDS,
+    PAUSE_FACTOR,
     SHARED_SECONDS,
     EncodedRows,
     RowSnapshots,
@@ -76,24 +76,6 @@ def sessions_in(frames: list[bytes]) -> set[str]:
     return {row["name"] for part in parts for row in part.get("rows", ()) if row["kind"] == "LabletSession"}
 
 
-async def longest_turn(work: Awaitable[object]) -> float:
-    """Return for how long work kept everything else waiting at most, in seconds of this thread.
-
-    What other tests left is out of the garbage collector's sight, as loaded code is in a server.
-    """
-    task, longest = asyncio.ensure_future(work), 0.0
-    gc.freeze()
-    try:
-        while not task.done():
-            began = time.thread_time()
-            await asyncio.sleep(0)
-            longest = max(longest, time.thread_time() - began)
-        await task
-    finally:
-        gc.unfreeze()
-    return longest
-
-
 async def test_many_who_come_at_once_share_one_snapshot_and_each_sees_what_is_its_own() -> None:
     async with opened(limits=LIMITS) as desk:
         await put_sessions(desk.store)
@@ -114,8 +96,8 @@ async def test_many_who_come_at_once_share_one_snapshot_and_each_sees_what_is_it
 
 
 @asynccontextmanager
-async def opened_snapshots() -> AsyncIterator[RowSnapshots]:
-    store = MemoryStore()
+async def opened_snapshots(store: Store | None = None) -> AsyncIterator[RowSnapshots]:
+    store = store or MemoryStore()
     snapshots = RowSnapshots(ControlPlane(store, clock=hand_clock(), sealer=given_keys()), Feed(store, frame))
     yield snapshots
     await snapshots.end()
@@ -137,6 +119,20 @@ def test_a_snapshot_is_shared_for_a_moment_and_longer_while_many_are_still_sent(
                 snapshots.find(ROOT)
             held.clear()
             await snapshots.find(ROOT)
+
+    run(story)
+
+
+def test_a_snapshot_that_took_long_is_shared_for_longer() -> None:
+    async def story() -> None:
+        store = SlowStore()
+        async with opened_snapshots(store) as snapshots:
+            asyncio.get_running_loop().call_later(SHARED_SECONDS, store.go_on.set)
+            made = await snapshots.find(ROOT)
+            await asyncio.sleep(PAUSE_FACTOR * SHARED_SECONDS - 1)
+            assert await snapshots.find(ROOT) is made
+            await asyncio.sleep(1)
+            assert await snapshots.find(ROOT) is not made
 
     run(story)
 

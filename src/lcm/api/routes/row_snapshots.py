@@ -34,7 +34,9 @@ from lcm.model.telemetry.alert import Alert
 from lcm.system.tasks import TimeSlice, cancel_and_wait
 
 SHARED_SECONDS: Final = 1.0
-"""How long a snapshot is given to others after it was made."""
+"""How long a snapshot is given to others after it was made, at least."""
+PAUSE_FACTOR: Final = 4
+"""How many times as long as it took to make it: whoever asks again and again must not keep us at making them."""
 MOST_HELD: Final = 8
 """While so many are still being sent to slow clients, no new one is made."""
 MOST_OF_ONE: Final = 2
@@ -69,6 +71,8 @@ class EncodedRows:
     revision: int
     made_at: float
     """When it was finished, on the event loop's clock."""
+    seconds: float
+    """How long it took to make it."""
     everything: Sequence[bytes]
     """Frames for those who see all."""
     common: Sequence[bytes]
@@ -139,11 +143,14 @@ class RowSnapshots:
             return True
         if not _is_made(newest) or newest.result().epoch != self._feed.epoch:
             return False
-        age = asyncio.get_running_loop().time() - newest.result().made_at
-        return age < (OLDEST_SECONDS if len(self._held) >= MOST_HELD else SHARED_SECONDS)
+        made = newest.result()
+        fresh = min(max(SHARED_SECONDS, PAUSE_FACTOR * made.seconds), OLDEST_SECONDS)
+        age = asyncio.get_running_loop().time() - made.made_at
+        return age < (OLDEST_SECONDS if len(self._held) >= MOST_HELD else fresh)
 
     async def _make(self) -> EncodedRows:
-        epoch, revision = self._feed.epoch, self._feed.revision
+        epoch, revision, time = self._feed.epoch, self._feed.revision, asyncio.get_running_loop().time
+        began = time()
         plane, time_slice = self._core.plane_for(PLANE_CALLER), TimeSlice()
         fleet, workers, common, owned = list[bytes](), list[LabWorker](), list[bytes](), dict[str, list[bytes]]()
         for kind in _KINDS:
@@ -158,7 +165,7 @@ class RowSnapshots:
             alerts=tuple(await plane.alerts()), metrics=tuple(await list_newest_metrics(self._core.store, workers))
         )
         everything = [*_frames(chain(fleet, common, *owned.values())), SNAPSHOT_FRAME % _encode(telemetry)]
-        made = EncodedRows(epoch, revision, asyncio.get_running_loop().time(), everything, common, owned)
+        made = EncodedRows(epoch, revision, time(), time() - began, everything, common, owned)
         self._held.add(made)
         return made
 
