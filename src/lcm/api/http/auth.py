@@ -165,6 +165,7 @@ _LONGEST_HEADER: Final = _BEARER_LENGTH + MAX_TOKEN_LENGTH
 _ANONYMOUS: Final = "-"
 """Stands for a value that is too long to be a token, so that it is neither hashed nor remembered."""
 _SIGN_IN_REMEDY: Final = "send a valid token: Authorization: Bearer TOKEN"
+_SESSION_OVER: Final = "the session is over: sign in again"
 
 
 class Authenticator:
@@ -257,7 +258,9 @@ class Authenticator:
             raise Declined(UNAUTHORIZED, _SIGN_IN_REMEDY)
         found = self._tokens.find_credential(session)
         if found is None or not found.session:
-            raise self._failures.count(request.address, UNAUTHORIZED, "the session is over: sign in again")
+            # It counts as a guess, but a page hears that its session is over, whatever others at its address tried.
+            self._failures.count(request.address, UNAUTHORIZED, _SESSION_OVER)
+            raise Declined(UNAUTHORIZED, _SESSION_OVER)
         if request.scope["method"] not in SAFE_METHODS:
             check_csrf(request, session)
         return found
