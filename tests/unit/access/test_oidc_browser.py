@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from harness.api_world import Desk, opened
 from harness.asgi import AsgiTransport
@@ -234,6 +235,14 @@ async def test_failures_of_others_and_foreign_links_do_not_use_up_what_an_addres
         assert told == {"identity", "busy"}, "who brings another's identity is limited, and led to the page"
         answer = await it.browser.get("/api/whoami", headers={"Authorization": "Bearer lcm_wrong"})
         assert answer.status_code == 429
+
+
+async def test_whoever_comes_back_from_nowhere_again_and_again_is_logged_once(provider: Provider) -> None:
+    async with visit(provider) as it:
+        with capture_logs() as logs:
+            for _ in range(20):
+                assert reason_of(await it.browser.get(f"{CALLBACK_PATH}?code=x&state=y")) == "unfinished"
+    assert [(line["route"], line["reason"]) for line in logs] == [(CALLBACK_PATH, "unfinished")]
 
 
 async def test_codes_that_one_address_brings_back_are_asked_about_within_bounds(provider: Provider) -> None:

@@ -13,7 +13,6 @@ from typing import Annotated, Final
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
-import structlog
 from msgspec import Meta
 
 from lcm.api.http.answers import Answer, Headers, json_answer
@@ -42,9 +41,6 @@ _COOKIE_USE: Final = "Browser.sign_in"
 _LONGEST_QUERY: Final = 8192
 _PATH: Final = r"^/(?![/\\])[!#-\[\]-~]*" + END
 """A path of ours, in printable ASCII without quotes and backslashes: two slashes would name another host."""
-
-
-_log: Final = structlog.get_logger()
 
 
 class SignInProvider(Part):
@@ -173,7 +169,8 @@ def _failure_path(request: Request, error: SignInFailedError | LcmError) -> str:
     and links on pages of others, would else use up what everybody behind the address has.
     """
     failure = _failure_of(error)
-    _log.warning("sign-in at the provider failed", failure=failure, problem=str(error))
+    now = asyncio.get_running_loop().time()  # anybody may have us log this, so equal lines come now and then only
+    request.shared.problems.log(GET, request.scope["path"], failure, str(error), now=now)
     if failure is SignInFailure.IDENTITY:
         refusal = request.shared.failures.count(request.address, UNAUTHORIZED, str(error))
         failure = SignInFailure.BUSY if refusal.reason is RATE_LIMITED else failure
