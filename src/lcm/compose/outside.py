@@ -129,7 +129,7 @@ async def open_simulated(
     )
     if file is None:
         _log.warning("simulated cloud ends with this process")
-    hosts = SimHosts(fleet.cloud)
+    hosts = SimHosts(fleet.cloud, on_use=fleet.mark_unsaved)
     parts.start("simulated cloud", fleet.run())
     parts.start("simulated ports", PattyServer(fleet, most=simulated_ports()).run())
     async with artifact_store(settings) as artifacts:

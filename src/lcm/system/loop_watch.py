@@ -1,7 +1,8 @@
 """The watch over an event loop: how long something held it, and what. Made by `compose`, read by `/metrics`.
 
 While a step runs, nobody else is served. The loop notes the time at short intervals; a thread sees when it does not,
-and looks at what the loop's thread is doing just then. `silence` also tells whether the loop reacts at all.
+and looks at what the loop's thread is doing just then. Time in which other programs had the processors is no step's
+fault, and is not counted where the system tells it (Linux). `silence` also tells whether the loop reacts at all.
 """
 
 import asyncio
@@ -9,8 +10,9 @@ import gc
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
 
@@ -49,6 +51,9 @@ class LoopWatch:
         self._thread_id = 0
         self._beaten_at = self._seconds()
         """When the loop last noted the time."""
+        self._read_wait: Callable[[], float] = lambda: 0.0
+        self._waited = 0.0
+        """For how long its thread had waited for a processor by then."""
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
         self._collecting_since = 0.0
@@ -64,6 +69,8 @@ class LoopWatch:
     def run(self) -> Iterator[None]:
         """Watch the running loop in the block."""
         self._thread_id, self._beaten_at = threading.get_ident(), self._seconds()
+        self._read_wait = _find_wait_reader()
+        self._waited = self._read_wait()
         gc.callbacks.append(self._on_collection)
         thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
         self._beat()
@@ -92,7 +99,9 @@ class LoopWatch:
             asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._beat)
 
     def _note(self, now: float) -> None:
-        held, self._beaten_at = now - self._beaten_at, now
+        waited = self._read_wait()
+        held = now - self._beaten_at - (waited - self._waited)
+        self._beaten_at, self._waited = now, waited
         if held < HOLD_SECONDS:
             self._seen.clear()
             return
@@ -124,6 +133,13 @@ class LoopWatch:
         while not self._stopped.wait(_BEAT_SECONDS):
             if self.silence() > HOLD_SECONDS and (frame := sys._current_frames().get(self._thread_id)):  # noqa: SLF001 - the documented way
                 self._seen[describe_frame(frame)] += 1
+
+
+def _find_wait_reader() -> Callable[[], float]:
+    """Return what tells for how many seconds this thread has waited for a processor; always 0 where nothing does."""
+    source = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+
+    return (lambda: int(source.read_bytes().split()[1]) / 1e9) if source.exists() else lambda: 0.0
 
 
 def describe_frame(frame: FrameType) -> str:

@@ -193,7 +193,7 @@ async def test_a_restart_keeps_addresses_and_opens_the_ports_again(tmp_path: Pat
     await started(host, f"serial:{port}")
     async with served(before):
         await heard(machine.public_ip, port, b"R1:~$ ")
-    before.save()
+    await before.save()
     after = fast(file, network)
     found = await after.cloud.find(REGION, machine.instance_id)
     assert found is not None

@@ -4,11 +4,12 @@
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
+from itertools import chain
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -91,21 +92,30 @@ class SimAccount:
         self.listed_late = timedelta(0)
         """How much later than usual machines launched now are listed."""
         self.machines: dict[str, SimMachine] = {}
+        self._by_address: dict[str, SimMachine] = {}
+        """The newest machine that was given each private address."""
         self.on_effect: OnEffect = ignore_effect
 
     def export_state(self) -> AccountState:
         """Return everything that it has; later changes show in this too."""
         return AccountState(dict(self._images), self.machines, self._addresses)
 
-    def restore_state(self, holdings: AccountState) -> None:
-        """Restore another account's state; a machine whose address is not in our network gets a new one."""
+    def restore_state(self, holdings: AccountState) -> Sequence[str]:
+        """Restore another account's state. A machine whose address is not in our network gets a new one.
+
+        Return the ids of those machines.
+        """
         self._images.update(holdings.images)
         self.machines.update(holdings.machines)
+        self._by_address = {machine.private_ip: machine for machine in self.machines.values()}
         self._addresses = holdings.addresses
-        network = self._nature.network
+        network, moved = self._nature.network, list[str]()
         for number, machine in enumerate(self.machines.values()):
             if network is not None and IPv4Address(machine.private_ip) not in network:
                 machine.set_address(self._local_address(network, number))
+                self._by_address[machine.private_ip] = machine
+                moved.append(machine.instance_id)
+        return moved
 
     def add_image(self, region: str, name: str, created_at: datetime, *, owner: str = OURS) -> Image:
         """Publish an image."""
@@ -148,7 +158,7 @@ class SimAccount:
         if self._nature.mean_life is not None:
             life = self._nature.mean_life * self._chance.expovariate(1.0) / self._nature.speed
             machine.dies_at = now + max(life, timedelta(seconds=1))
-        self.machines[machine.instance_id] = machine
+        self.machines[machine.instance_id] = self._by_address[machine.private_ip] = machine
         self.on_effect(Effect("run", machine.instance_id))
         return machine
 
@@ -241,10 +251,12 @@ class SimAccount:
             raise NoCapacity(f"there is no {instance_type} free in {zone} now")
 
     def _refuse_over_limit(self, region: str) -> None:
+        if region not in self._limits:
+            return
         now = self._clock.now()
         here = (one for one in self.machines.values() if one.region == region)
         living = sum(one.state(now) not in ENDING for one in here)
-        if living >= self._limits.get(region, living + 1):
+        if living >= self._limits[region]:
             quota = "Running On-Demand instances"
             raise QuotaExceeded(f"no more than {living} machines in {region}; raise the quota «{quota}»", quota=quota)
 
@@ -272,9 +284,12 @@ class SimAccount:
 
     def _local_address(self, network: IPv4Network, number: int) -> str:
         """Choose an address that no living machine has; a network of one address is shared by all."""
-        now = self._clock.now()
-        taken = {one.private_ip for one in self.machines.values() if one.state(now) is not TERMINATED}
         room = max(1, network.num_addresses - 2)
-        numbers = ((number + step) % room for step in range(len(taken) + 1))
-        addresses = [str(network[min(one + 1, network.num_addresses - 1)]) for one in numbers]
-        return next((one for one in addresses if one not in taken), addresses[0])
+        numbers = ((number + step) % room for step in range(len(self.machines) + 1))
+        addresses = (str(network[min(one + 1, network.num_addresses - 1)]) for one in numbers)
+        first = next(addresses)
+        return next((one for one in chain([first], addresses) if not self._is_taken(one)), first)
+
+    def _is_taken(self, address: str) -> bool:
+        holder = self._by_address.get(address)
+        return holder is not None and holder.state(self._clock.now()) is not TERMINATED

@@ -6,7 +6,7 @@ at once, as a person at the cloud's console would; `faults` injects what goes wr
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -36,10 +36,14 @@ from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cloud.machines import RUNNING, SimMachine
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.faults import ActiveFaults, PlannedFailures
+from lcm.system.tasks import TimeSlice
 
 Attach = Callable[[Instance, PowerHistory], object]
 _RATE_WINDOW: Final = timedelta(seconds=1)
-_EFFECTS: Final = frozenset({"ensure", "start", "stop", "reboot", "remove", "tag"})
+
+
+async def _ignore_change(_: str) -> None:
+    """Do nothing."""
 
 
 class PastLaunch(NamedTuple):
@@ -129,18 +133,20 @@ class SimCloud:
         self._measure = measure
         self._attached: dict[str, object] = {}
         self._tokens: dict[tuple[str, str], tuple[bytes, SimMachine]] = {}
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when a verb has had its effect, before its caller gets the answer."""
+        """The request and the machine of each launch, by region and token."""
+        self._launched_by: dict[str, tuple[str, str]] = {}
+        self.on_change: Callable[[str], Awaitable[None]] = _ignore_change
+        """Awaited with the id of a machine when a verb has had its effect, before its caller gets the answer."""
 
-    @property
-    def launches(self) -> Sequence[PastLaunch]:
-        """The requests made with each launch token; another cloud can be restored from them."""
-        return [PastLaunch(*key, asked, machine.instance_id) for key, (asked, machine) in self._tokens.items()]
+    def launches_of(self, instance_ids: Iterable[str]) -> Sequence[PastLaunch]:
+        """Return the requests by which machines were launched; another cloud can be restored from them."""
+        keys = [(one, self._launched_by[one]) for one in instance_ids if one in self._launched_by]
+        return [PastLaunch(*key, self._tokens[key][0], one) for one, key in keys]
 
     def restore_launches(self, launches: Iterable[PastLaunch]) -> None:
         """Restore another cloud's launch requests; the account must already have its machines."""
         for one in launches:
-            self._tokens[one.region, one.token] = one.asked, self.account.machines[one.instance_id]
+            self._note_launch((one.region, one.token), one.asked, self.account.machines[one.instance_id])
 
     def find_attached(self, instance_id: str) -> object | None:
         """Return what runs on a machine; None while the machine does not run."""
@@ -154,12 +160,13 @@ class SimCloud:
     async def ensure(self, launch: Launch) -> Instance:
         region = launch.aws.region
         async with self._call("ensure", region):
-            tagged = [one for one in self._list_instances(region) if one.tags.get(WORKER_TAG) == launch.worker_uid]
+            tagged = await self._list_instances(region, lambda one: one.tags.get(WORKER_TAG) == launch.worker_uid)
             found = oldest_live(tagged)
             if found is None:
                 await self._delay()
                 check_permit()
                 found = self._launch(launch)
+            await self.on_change(found.instance_id)
         return found
 
     async def find(self, region: str, instance_id: str, *, launched_at: datetime | None = None) -> Instance | None:
@@ -173,12 +180,12 @@ class SimCloud:
 
     async def list_owned(self, region: str) -> Sequence[Instance]:
         async with self._call("list_owned", region):
-            return [one for one in self._list_instances(region) if one.tags.get(OWNER_TAG) == self._owner]
+            return await self._list_instances(region, lambda one: one.tags.get(OWNER_TAG) == self._owner)
 
     async def list_by_image(self, region: str, name_pattern: str) -> Sequence[Instance]:
         async with self._call("list_by_image", region):
             images = {one.image_id for one in self.account.images(region, name_pattern)}
-            return [one for one in self._list_instances(region) if one.image_id in images]
+            return await self._list_instances(region, lambda one: one.image_id in images)
 
     async def newest_image(self, region: str, name_pattern: str) -> Image | None:
         async with self._call("newest_image", region):
@@ -188,27 +195,32 @@ class SimCloud:
         async with self._call("start", region):
             check_permit()
             self.account.start(region, self._check_listed(region, instance_id))
+            await self.on_change(instance_id)
 
     async def stop(self, region: str, instance_id: str) -> None:
         async with self._call("stop", region):
             check_permit()
             self.account.stop(region, self._check_listed(region, instance_id))
+            await self.on_change(instance_id)
 
     async def reboot(self, region: str, instance_id: str) -> None:
         async with self._call("reboot", region):
             check_permit()
             self.account.reboot(region, self._check_listed(region, instance_id))
+            await self.on_change(instance_id)
 
     async def remove(self, region: str, instance_id: str) -> None:
         async with self._call("remove", region):
             if self._find_listed(region, instance_id) is not None:
                 check_permit()
                 self.account.terminate(region, instance_id)
+                await self.on_change(instance_id)
 
     async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
         async with self._call("tag", region):
             check_permit()
             self.account.tag(region, self._check_listed(region, instance_id), tags)
+            await self.on_change(instance_id)
 
     async def console(self, region: str, instance_id: str) -> str:
         async with self._call("console", region):
@@ -245,12 +257,16 @@ class SimCloud:
             raise image_missing(launch)
         request = msgspec.json.encode((launch, image.image_id))
         if (region, launch.token) not in self._tokens:
-            self._tokens[region, launch.token] = request, self.account.run(self._order(launch, image))
+            self._note_launch((region, launch.token), request, self.account.run(self._order(launch, image)))
         known, machine = self._tokens[region, launch.token]
         now = self._clock.now()
         if known != request and not machine.is_listed(now):
             raise Later(f"{launch.worker_name} was launched already and is not listed yet", after=timedelta(seconds=10))
         return machine.instance(now)
+
+    def _note_launch(self, key: tuple[str, str], request: bytes, machine: SimMachine) -> None:
+        self._tokens[key] = request, machine
+        self._launched_by[machine.instance_id] = key
 
     def _order(self, launch: Launch, image: Image) -> LaunchOrder:
         return LaunchOrder(
@@ -267,10 +283,14 @@ class SimCloud:
         images = self.account.images(region, name_pattern or "")
         return max(images, key=lambda one: (one.created_at, one.image_id), default=None)
 
-    def _list_instances(self, region: str) -> list[Instance]:
-        now = self._clock.now()
-        here = (one for one in self.account.machines.values() if one.region == region)
-        return [one.instance(now) for one in here if one.is_listed(now)]
+    async def _list_instances(self, region: str, is_wanted: Callable[[SimMachine], bool]) -> list[Instance]:
+        """List machines as they are now; others have their turn meanwhile, if there are many."""
+        now, found, time_slice = self._clock.now(), list[Instance](), TimeSlice()
+        for one in [machine for machine in self.account.machines.values() if machine.region == region]:
+            if is_wanted(one) and one.is_listed(now):
+                found.append(one.instance(now))
+            await time_slice.yield_if_over()
+        return found
 
     def _find_listed(self, region: str, instance_id: str) -> SimMachine | None:
         machine = self.account.machines.get(instance_id)
@@ -312,8 +332,6 @@ class SimCloud:
         await self.faults.delay_call(verb)
         self.faults.raise_before_effect(verb, region, self._clock.now())
         yield
-        if verb in _EFFECTS:
-            self.on_change()
         await self._delay()
         self.faults.raise_after_effect(verb)
 

@@ -1,33 +1,33 @@
 """The simulated cloud of `lcm up`: images, machines with a simulated CML on each, one licence server, stored in a file.
 
-The file is written before a caller learns of a machine's launch, start, stop or end, and twice a second while anything
+The file is written before a caller learns of a machine's launch, start, stop or end, and within a while when anything
 else changes: a process that is killed and restarted finds its machines, licences and labs, which went on meanwhile as
 real ones do. SimHosts gives access to the CML of each machine behind the `Hosts` protocol, without a network.
 """
 
 import asyncio
-import os
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
 
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Stuck, Unreachable
+from lcm.model.base.errors import Unreachable
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.node_definitions import NodeSize
 from lcm.providers.protocols.compute import Instance, InstanceState, MachineMetrics
-from lcm.sim.cloud.account import AccountState, CloudBehaviour
-from lcm.sim.cloud.compute import PastLaunch, SimCloud
+from lcm.sim.cloud.account import CloudBehaviour
+from lcm.sim.cloud.compute import SimCloud
 from lcm.sim.cloud.effects import Effect, OnEffect, PowerHistory, ignore_effect
+from lcm.sim.cloud.fleet_file import FleetContent, FleetFile
 from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.cml.engine import Cml, CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
+from lcm.sim.cml.engine import Cml, CmlSnapshot, restore_snapshot, take_snapshot
 from lcm.sim.cml.facts import stats_facts
 from lcm.sim.cml.licence import LicenceServer
 from lcm.sim.cml.stats import CmlMachine
@@ -38,22 +38,12 @@ IMAGES: Final = (("CML-2.8.1", timedelta(days=400)), ("CML-2.9.0", timedelta(day
 """The images installed in every region, and how old they are."""
 PASSWORD: Final = "admin"  # noqa: S105  a simulator's
 SAVE_SECONDS: Final = 0.5
-_FILE_FORMAT: Final = 1
-_SLEEP_FACTOR: Final = 20
+_HOSTS_PER_SAVE: Final = 50
+"""Of how many hosts it is looked each time whether they changed by themselves, in turn."""
 _VERSION: Final = re.compile(r"(?<!\d)\d++\.\d++\.\d+")
 _METAL_CPUS: Final = {"m5zn": 48, "c5n": 72, "z1d": 48, "m6i": 128, "c6i": 128, "r6i": 128, "m7i": 192, "c7i": 192}
 _GB_PER_CPU: Final = {"c": 2, "m": 4, "z": 8, "r": 8, "x": 16}
 _log: Final = structlog.get_logger()
-
-
-class _FleetFile(msgspec.Struct, frozen=True):
-    """The content of the file."""
-
-    form: int
-    account: AccountState
-    launches: tuple[PastLaunch, ...]
-    taken: dict[str, str]
-    hosts: dict[str, CmlSnapshot]
 
 
 class RunningMachine(NamedTuple):
@@ -106,14 +96,15 @@ class SimFleet:
         self._clock = clock
         self._chance = chance
         self._speed = speed
-        self._file = file
-        self._written = b""
+        self._file = FleetFile(file) if file else None
         self._known: dict[str, CmlSnapshot] = {}
         self._hosts: dict[str, Cml] = {}
-        if file is not None and file.exists():
-            self._load_file(file)
+        self._unsaved: dict[str, None] = {}
+        """The machines that may have changed since the file was written."""
+        if self._file is not None and (known := self._file.read()) is not None:
+            self._restore(known)
         self.install_images(regions)
-        self.cloud.on_change = self.save
+        self.cloud.on_change = self._save_machine
 
     def install_images(self, regions: Iterable[str]) -> None:
         """Install CML's images in regions that lack them."""
@@ -133,44 +124,58 @@ class SimFleet:
         """Return the CML of a machine whatever its state; None if nobody ever looked for one there."""
         return self._hosts.get(instance_id)
 
-    def save(self) -> None:
-        """Write the file if anything has changed."""
-        if self._file is None:
-            return
-        text = msgspec.json.encode(self._file_content(), enc_hook=encode_timeline)
-        if text != self._written:
-            _replace_file(self._file, text)
-            self._written = text
-
     async def run(self) -> None:
         """Keep the file up to date until cancelled, and write it once more then."""
-        now = asyncio.get_running_loop().time
         try:
             while True:
-                began = now()
-                self.save()
-                # However many machines there are, leave most of the time to others.
-                await asyncio.sleep(max(SAVE_SECONDS, (now() - began) * _SLEEP_FACTOR))
+                await self._save(itertools.islice(self._rotate_hosts(), _HOSTS_PER_SAVE))
+                await asyncio.sleep(SAVE_SECONDS)
         finally:
-            self.save()
+            await self.save()
 
-    def _file_content(self) -> _FleetFile:
-        account, now = self.cloud.account.export_state(), self._clock.now()
-        ended = [ref for ref in self._hosts if account.machines[ref].state(now) is InstanceState.TERMINATED]
-        for instance_id in ended:
-            del self._hosts[instance_id]
-        hosts = {**self._known, **{instance_id: take_snapshot(cml) for instance_id, cml in self._hosts.items()}}
-        return _FleetFile(_FILE_FORMAT, account, tuple(self.cloud.launches), self.licences.taken, hosts)
+    async def save(self) -> None:
+        """Write the file if anything has changed."""
+        await self._save(self._hosts)
 
-    def _load_file(self, file: Path) -> None:
-        try:
-            known = msgspec.json.decode(file.read_bytes(), type=_FleetFile, dec_hook=decode_timeline)
-        except (OSError, msgspec.MsgspecError) as error:
-            message = (
-                f"{file}: the simulated cloud cannot be read ({error}); remove the file to begin with an empty one"
-            )
-            raise Stuck("SimulatedCloudUnreadable", message) from error
-        self.cloud.account.restore_state(known.account)
+    def mark_unsaved(self, instance_id: str) -> None:
+        """Have it looked soon whether a machine changed."""
+        self._unsaved[instance_id] = None
+
+    async def _save_machine(self, instance_id: str) -> None:
+        await self._save([instance_id])
+
+    async def _save(self, changed: Iterable[str]) -> None:
+        """Write the file if one of some machines changed, or one of those that may have changed since the last time."""
+        if self._file is None:
+            return
+        unsaved, self._unsaved = dict.fromkeys(itertools.chain(self._unsaved, changed)), {}
+        account = self.cloud.account.export_state()
+        for instance_id in unsaved:
+            self._file.put_machine(account.machines[instance_id])
+            self._save_host(self._file, instance_id)
+        self._file.put_account(account.images, account.addresses)
+        self._file.put_launches(self.cloud.launches_of(unsaved))
+        self._file.put_licences(self.licences.taken)
+        await self._file.write()
+
+    def _save_host(self, file: FleetFile, instance_id: str) -> None:
+        cml = self._hosts.get(instance_id)
+        if self.cloud.account.machines[instance_id].state(self._clock.now()) is InstanceState.TERMINATED:
+            self._hosts.pop(instance_id, None)
+            self._known.pop(instance_id, None)
+            file.put_host(instance_id, None)
+        elif cml is not None:
+            file.put_host(instance_id, take_snapshot(cml))
+
+    def _rotate_hosts(self) -> Iterator[str]:
+        """Yield the hosts, beginning with the one that was not looked at for longest."""
+        for instance_id in list(self._hosts):
+            self._hosts[instance_id] = self._hosts.pop(instance_id)
+            yield instance_id
+
+    def _restore(self, known: FleetContent) -> None:
+        for instance_id in self.cloud.account.restore_state(known.account):
+            self.mark_unsaved(instance_id)
         self.cloud.restore_launches(known.launches)
         self.licences.taken.update(known.taken)
         self._known = known.hosts
@@ -191,6 +196,7 @@ class SimFleet:
         if known := self._known.pop(instance.instance_id, None):
             restore_snapshot(cml, known)
         self._hosts[instance.instance_id] = cml
+        self.mark_unsaved(instance.instance_id)
         return cml
 
     def _cml_machine(self, instance: Instance) -> CmlMachine:
@@ -220,18 +226,6 @@ def _measure_cml(running: object) -> MachineMetrics:
     )
 
 
-def _replace_file(file: Path, text: bytes) -> None:
-    """Replace a file, completely or not at all."""
-    new_file = file.with_suffix(".new")
-    try:
-        with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(text)
-        new_file.replace(file)
-    except OSError as error:
-        message = f"{file}: the simulated cloud cannot be saved ({error.strerror}); check the folder and its disk"
-        raise Stuck("SimulatedCloudNotKept", message) from error
-
-
 def machine_size(instance_type: str) -> tuple[int, int]:
     """Return a machine type's number of CPUs and GB of memory, by the rules of EC2's names."""
     family, _, name = instance_type.partition(".")
@@ -245,8 +239,10 @@ def machine_size(instance_type: str) -> tuple[int, int]:
 class SimHosts:
     """The CML attached to each machine; its password is the simulator's own, whatever the spec says."""
 
-    def __init__(self, cloud: SimCloud) -> None:
+    def __init__(self, cloud: SimCloud, *, on_use: Callable[[str], object] = lambda _: None) -> None:
+        """Give access to the CML of each machine; `on_use` is called with the machine's id each time."""
         self._cloud = cloud
+        self._on_use = on_use
         self._hosts: dict[str, DirectHost] = {}
         self.spells = ActiveFaults()
         """Faults on the way to all of them."""
@@ -257,6 +253,7 @@ class SimHosts:
         cml = self._cloud.find_attached(instance_id)
         if not isinstance(cml, Cml):
             raise Unreachable(f"{worker.metadata.name} is not there: its machine {instance_id} does not run")
+        self._on_use(instance_id)
         if instance_id not in self._hosts:
             self._hosts[instance_id] = DirectHost(cml, spells=self.spells)
         return self._hosts[instance_id]

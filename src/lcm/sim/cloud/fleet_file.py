@@ -1,0 +1,134 @@
+"""The file of a simulated cloud: its account, licences and hosts as one JSON document. Used by `sim.cloud.fleet`.
+
+A part is encoded when it changed, however many others there are; all of them are written together, in a thread.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lcm.model.base.errors import Stuck
+from lcm.providers.protocols.compute import Image
+from lcm.sim.cloud.account import AccountState
+from lcm.sim.cloud.compute import PastLaunch
+from lcm.sim.cloud.machines import SimMachine
+from lcm.sim.cml.engine import CmlSnapshot, decode_timeline, encode_timeline
+
+_FILE_FORMAT: Final = 1
+_encode: Final = msgspec.json.Encoder(enc_hook=encode_timeline).encode
+
+
+class FleetContent(msgspec.Struct, frozen=True):
+    """The content of the file."""
+
+    form: int
+    account: AccountState
+    launches: tuple[PastLaunch, ...]
+    taken: dict[str, str]
+    hosts: dict[str, CmlSnapshot]
+
+
+class FleetFile:
+    """Knows what is in the file, part by part, and writes it anew when a part changed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._images = self._taken = b"{}"
+        self._addresses = 0
+        self._machines: dict[str, bytes] = {}
+        self._hosts: dict[str, bytes] = {}
+        self._launches: dict[tuple[str, str], bytes] = {}
+        self._is_changed = not file.exists()
+        self._writing = asyncio.Lock()
+
+    def read(self) -> FleetContent | None:
+        """Read the file; None if there is none. Raises Stuck when it cannot be understood."""
+        if not self._file.exists():
+            return None
+        try:
+            known = msgspec.json.decode(self._file.read_bytes(), type=FleetContent, dec_hook=decode_timeline)
+        except (OSError, msgspec.MsgspecError) as error:
+            remedy = "remove the file to begin with an empty one"
+            message = f"{self._file}: the simulated cloud cannot be read ({error}); {remedy}"
+            raise Stuck("SimulatedCloudUnreadable", message) from error
+        for machine in known.account.machines.values():
+            self.put_machine(machine)
+        for instance_id, snapshot in known.hosts.items():
+            self.put_host(instance_id, snapshot)
+        self.put_account(known.account.images, known.account.addresses)
+        self.put_launches(known.launches)
+        self.put_licences(known.taken)
+        self._is_changed = False
+        return known
+
+    def put_account(self, images: Mapping[str, Sequence[tuple[Image, str]]], addresses: int) -> None:
+        """Set the images, and how many addresses were given out."""
+        before, self._images, self._addresses = (self._images, self._addresses), _encode(images), addresses
+        self._note_change(before != (self._images, addresses))
+
+    def put_machine(self, machine: SimMachine) -> None:
+        """Set the state of a machine."""
+        self._put(self._machines, machine.instance_id, machine)
+
+    def put_host(self, instance_id: str, snapshot: CmlSnapshot | None) -> None:
+        """Set the state of what runs on a machine; None if that is gone for good."""
+        if snapshot is None:
+            self._note_change(self._hosts.pop(instance_id, None) is not None)
+        else:
+            self._put(self._hosts, instance_id, snapshot)
+
+    def put_launches(self, launches: Iterable[PastLaunch]) -> None:
+        """Add launches that are not there yet."""
+        for one in launches:
+            if (one.region, one.token) not in self._launches:
+                self._launches[one.region, one.token] = _encode(one)
+                self._is_changed = True
+
+    def put_licences(self, taken: Mapping[str, str]) -> None:
+        """Set the licences that are taken."""
+        before, self._taken = self._taken, _encode(taken)
+        self._note_change(before != self._taken)
+
+    async def write(self) -> None:
+        """Write the file if something changed since it was last written. Raises Stuck when it cannot be written."""
+        async with self._writing:
+            if self._is_changed:
+                self._is_changed = False
+                await asyncio.to_thread(_replace_file, self._file, self._content())
+
+    def _content(self) -> Sequence[bytes]:
+        """Return the document in pieces."""
+        return [
+            b'{"form":%d,"account":{"images":%s,"addresses":%d,"machines":{'
+            % (_FILE_FORMAT, self._images, self._addresses),
+            b",".join(self._machines.values()),
+            b'}},"launches":[',
+            b",".join(self._launches.values()),
+            b'],"taken":%s,"hosts":{' % self._taken,
+            b",".join(self._hosts.values()),
+            b"}}",
+        ]
+
+    def _put(self, into: dict[str, bytes], name: str, value: object) -> None:
+        text = b"%s:%s" % (_encode(name), _encode(value))
+        self._note_change(into.get(name) != text)
+        into[name] = text
+
+    def _note_change(self, changed: bool) -> None:  # noqa: FBT001 - it is what is noted
+        self._is_changed = self._is_changed or changed
+
+
+def _replace_file(file: Path, pieces: Iterable[bytes]) -> None:
+    """Replace a file, completely or not at all."""
+    new_file = file.with_suffix(".new")
+    try:
+        with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.writelines(pieces)
+        new_file.replace(file)
+    except OSError as error:
+        message = f"{file}: the simulated cloud cannot be saved ({error.strerror}); check the folder and its disk"
+        raise Stuck("SimulatedCloudNotKept", message) from error
