@@ -100,7 +100,9 @@ class Growth:
         self._size = size
         self._now = now
         self._chance = random.Random(7)
-        self._uids = {entry.value.decode().rpartition("/")[2]: entry.key.rpartition("/")[2] for entry in self._of("uids/")}
+        self._uids = {
+            entry.value.decode().rpartition("/")[2]: entry.key.rpartition("/")[2] for entry in self._of("uids/")
+        }
         self._machines = {one["tags"]["Name"]: one for one in pattern.cloud["account"]["machines"].values()}
         self._seats: dict[int, list[dict[str, Any]]] = {}
         self.cloud = json.loads(json.dumps(pattern.cloud))
@@ -180,7 +182,9 @@ class Growth:
         for name in (POOL, LAB, TEMPLATE):
             uid = self._uids[name]
             for entry in self._pattern.entries:
-                if entry.key == f"uids/{uid}" or (entry.key.endswith(f"/{name}") and not entry.key.startswith("unique/")):
+                if entry.key == f"uids/{uid}" or (
+                    entry.key.endswith(f"/{name}") and not entry.key.startswith("unique/")
+                ):
                     value = _renamed(entry.value.decode(), names)
                     if entry.key.startswith("worker-pools/"):
                         value = self._seated(value, pool)
@@ -218,7 +222,12 @@ def _booked(value: str, start: datetime, seat: int, number: int) -> bytes:
     document = json.loads(body)
     spec, status = document["spec"], document["status"]
     first = datetime.fromisoformat(spec["timeslot_start"])
-    for part, field in ((spec, "timeslot_start"), (spec, "timeslot_end"), (status["claim"], "start"), (status["claim"], "end")):
+    for part, field in (
+        (spec, "timeslot_start"),
+        (spec, "timeslot_end"),
+        (status["claim"], "start"),
+        (status["claim"], "end"),
+    ):
         part[field] = (start + (datetime.fromisoformat(part[field]) - first)).isoformat().replace("+00:00", "Z")
     spec["owner"] = f"learner-{number % OWNERS}@example.org"
     status["seat"]["number"] = seat

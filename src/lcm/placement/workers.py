@@ -49,20 +49,21 @@ class KnownWorkers:
         """Return the uids of all workers."""
         return self._by_uid.keys()
 
-    def put(self, worker: LabWorker) -> None:
-        """Add a worker, or replace it as it is now."""
+    def put(self, worker: LabWorker) -> bool:
+        """Add a worker, or replace it as it is now. Return whether it tells something that it did not tell before."""
         uid, image = worker.metadata.uid, image_of(worker.spec)
         before = self._by_uid.get(uid)
         self._by_uid[uid] = worker
         if before is not None and _told(before) == _told(worker):
             if uid in self._by_image.get(image, {}):
                 self._by_image[image][uid] = worker
-            return
+            return False
         if before is not None:
             self._forget(before)
         if worker.status.cml.version or worker.status.cml.node_definitions is not None:
             self._by_image.setdefault(image, {})[uid] = worker
             self._facts.pop(image, None)
+        return True
 
     def remove(self, uid: str) -> None:
         """Remove a worker, if it is known."""

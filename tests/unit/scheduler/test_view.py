@@ -85,8 +85,9 @@ async def test_followed_change_by_change_it_is_what_it_would_be_if_made_anew() -
                 await asyncio.sleep(chance.choice((1, 5, 600)))
                 anew = await view(room, cache)
                 anew.durations = followed.durations
-                await followed.refresh(room.clock.now())
-                await anew.refresh(room.clock.now())
+                for one in (followed, anew):
+                    await one.refresh(room.clock.now())
+                    await one.shift_openings(room.clock.now())
                 anew.stop()
                 assert laid(followed) == laid(anew)
 

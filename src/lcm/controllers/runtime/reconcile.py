@@ -28,8 +28,9 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import ObjectChange, R, Ref
+from lcm.control.plane.protocol import ObjectChange, R, Ref, ref_of
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
+from lcm.model.kinds.registry import Resource
 from lcm.system.tasks import TimeSlice, run_until_first_ends
 
 K = TypeVar("K", bound=Hashable)
@@ -184,6 +185,20 @@ class Runtime(Generic[R]):
     def enqueue(self, ref: Ref[R]) -> None:
         """Queue an object to be reconciled now."""
         self._queue.add(ref)
+
+    async def enqueue_all_on(self, kind: type[Resource]) -> None:
+        """Queue every object, in turns, each time that something of another kind changed; until cancelled."""
+        changed = asyncio.Event()
+        end = self._cache.subscribe(lambda seen: changed.set() if seen.ref.kind is kind else None)
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                for resource in self._cache.all(self._kind):
+                    self.enqueue(ref_of(resource))
+                    await self._time_slice.yield_if_over()
+        finally:
+            end()
 
     async def _follow_cache(self) -> None:
         end = await self._cache.replay(self._on_change, [self._kind])

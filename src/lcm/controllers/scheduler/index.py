@@ -7,6 +7,7 @@ looked at.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -151,6 +152,10 @@ class PromisedSessions:
         """Return all sessions in order of arrival."""
         return [one.session for one in self._entries.values()]
 
+    def has_late(self, after: timedelta) -> bool:
+        """Return whether a claim begins more than `after` past its slot."""
+        return any(how > after for how in self._afters)
+
     def find_early_or_late(self, until: datetime, after: timedelta) -> Sequence[LabletSession]:
         """Return the sessions whose claim begins by `until`, or more than `after` past its slot; as they arrived."""
         early = [ref for _, _, ref in self._starts[: bisect_right(self._starts, until, key=lambda entry: entry[0])]]
@@ -178,7 +183,9 @@ class SessionIndex:
         """The sessions with a slot that have a seat and no worker yet, by seat."""
         self.flagged: dict[SessionRef, LabletSession] = {}
         """The sessions that carry the condition of being at risk."""
-        self._seat_keys: dict[SessionRef, SeatKey] = {}
+        self._seat_keys: dict[SessionRef, tuple[SeatKey, int]] = {}
+        """The seat of each session that was promised one, and the hour in which its claim begins."""
+        self._by_hour: dict[int, Counter[SeatKey]] = {}
         self._served: dict[tuple[str, str], set[SessionRef]] = {}
         """The sessions on workers, by namespace and owner."""
         self._owners: dict[SessionRef, tuple[str, str]] = {}
@@ -204,6 +211,11 @@ class SessionIndex:
         """Count the sessions on workers of the same owner in the same namespace."""
         return len(self._served.get((session.metadata.namespace, session.spec.owner), ()))
 
+    def seats_claimed_before(self, moment: datetime) -> set[SeatKey]:
+        """Return the seats of which a promised claim begins before the end of a moment's hour."""
+        last = _hour_of(moment)
+        return {seat for hour, seats in self._by_hour.items() if hour <= last for seat in seats}
+
     def _update_served(self, ref: SessionRef, session: LabletSession | None) -> None:
         if session is not None and worker_of(session) is not None:
             self._owners[ref] = owner = ref.namespace, session.spec.owner
@@ -214,16 +226,29 @@ class SessionIndex:
                 del self._served[left]
 
     def _update_promise(self, ref: SessionRef, session: LabletSession | None) -> None:
-        before = self._seat_keys.pop(ref, None)
-        if before is not None:
-            self.promised[before].remove(ref)
-            if not self.promised[before]:
-                del self.promised[before]
+        if ref in self._seat_keys:
+            self._remove_promise(ref, *self._seat_keys.pop(ref))
         seat = session.status.seat if session else None
         if session is not None and seat is not None and _has_promise(session):
             chair = Ref(LabWorkerPool, seat.pool, ref.namespace), seat.number
             self.promised.setdefault(chair, PromisedSessions()).add(ref, session)
-            self._seat_keys[ref] = chair
+            hour = _hour_of(session.status.claim.start) if session.status.claim else 0
+            self._by_hour.setdefault(hour, Counter())[chair] += 1
+            self._seat_keys[ref] = chair, hour
+
+    def _remove_promise(self, ref: SessionRef, seat: SeatKey, hour: int) -> None:
+        self.promised[seat].remove(ref)
+        if not self.promised[seat]:
+            del self.promised[seat]
+        self._by_hour[hour][seat] -= 1
+        if not self._by_hour[hour][seat]:
+            del self._by_hour[hour][seat]
+        if not self._by_hour[hour]:
+            del self._by_hour[hour]
+
+
+def _hour_of(moment: datetime) -> int:
+    return int(moment.timestamp() // 3600)
 
 
 def _has_promise(session: LabletSession) -> bool:

@@ -80,9 +80,9 @@ def compute_shortages(ledger: LicenceLedger, view: SchedulerView) -> Shortages:
     found: dict[PoolRef, LicenceShortage] = {}
     for token in ledger.tokens:
         pools = [ref for ref, one in view.licence_tokens() if token_id(one) == token.token]
-        outside = [one for one in ledger.seats if one.token == token.token and _is_outside_pools(one, view)]
         if token.seats is None or not pools:
             continue
+        outside = [one for one in ledger.seats if one.token == token.token and _is_outside_pools(one, view)]
         left = max(0, token.seats - len(outside))
         spans = list(_spans_beyond([claims for ref in pools for claims in view.claims_on(ref)], left))
         if spans:

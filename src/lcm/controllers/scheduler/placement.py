@@ -28,7 +28,7 @@ from lcm.controllers.scheduler.effects import (
 from lcm.controllers.scheduler.licences import LicenceWatch
 from lcm.controllers.scheduler.queue_plan import PlacementOutcome, QueueRules, plan
 from lcm.controllers.scheduler.risk import Risk, find_misfits, with_risk
-from lcm.controllers.scheduler.seekers import PlacementNeeds, find_seekers, is_expired, latest_start
+from lcm.controllers.scheduler.seekers import PlacementNeeds, SuspectSeats, find_seekers, is_expired, latest_start
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Later, Stuck
@@ -78,6 +78,7 @@ class PlacementLoop:
         self._due: datetime | None = None
         self._report_due: datetime | None = None
         self._licence_watch = LicenceWatch(plane, resync)
+        self._suspects = SuspectSeats()
 
     def wake(self) -> None:
         """Plan again now."""
@@ -107,7 +108,11 @@ class PlacementLoop:
         if not await view.refresh(now) and self._due is not None and now < self._due:
             return
         self._due = now + self._resync()
-        seeking = find_seekers(view, self._cache, now, await self._licence_watch.find_shortages(view, now))
+        lacking = await self._licence_watch.find_shortages(view, now)
+        await self._suspects.update(view, now)
+        seeking = find_seekers(view, self._cache, now, lacking, self._suspects.find(view, now, lacking))
+        if seeking.seekers:
+            await view.shift_openings(now)
         strategy = view.terms().strategy
         random = strategy == Strategy.RANDOM
         turn = (lambda: int(self._chance() * 2**30)) if random else self._next_number

@@ -1,11 +1,10 @@
-"""A pool's seats as places, and how long sessions and boots usually take. Pure; used by `SchedulerView`.
+"""A pool's seats as places, and how long sessions and boots usually take. Pure; used by `SchedulerView` and its places.
 
 The durations are learned from the histories of other sessions, and estimates for waiting sessions are made from them.
 They are read from the store's objects, so a new leader knows as much.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Final, NamedTuple
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.capacity import Claim
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms, boot_lead, usual_boot
@@ -28,6 +28,7 @@ from lcm.placement.places import (
     worker_place,
 )
 from lcm.placement.request import BOOTING, Place
+from lcm.placement.workers import image_of
 
 SAMPLES_KEPT: Final = 50
 """How many of the latest samples count."""
@@ -121,25 +122,44 @@ _ENDING: Final = "its pool is being deleted"
 _OPENS_NONE: Final = "its pool starts no workers for bookings"
 
 
-def places_of(row: PoolSnapshot, now: datetime, terms: Terms, claimed: Collection[int]) -> Iterator[tuple[int, Place]]:
-    """Yield the place of each seat of a pool by its number; a seat that gets no worker is no place.
+class SeatPlaces:
+    """What all places of a pool's seats have in common, and how each is made."""
 
-    A claimed seat gets its worker even where no other seat would, and is then closed to others: every pool launches
-    for what it promised.
-    """
-    room, boot, most = template_room(row), boot_time_of(row, terms), row.pool.spec.max_workers
-    ending = _ENDING if row.pool.metadata.deletion_timestamp is not None else ""
-    idle = ending or ("" if row.pool.spec.policy in OPENING_POLICIES else _OPENS_NONE)
-    for number in sorted({*range(1, most + 1), *row.workers, *claimed}):
-        worker = row.workers.get(number)
-        if worker is not None and usable_from(worker, now, boot.usual) is not None:
-            place = _as_booting_seat(worker_place(worker, now, boot=boot.usual, room=room), worker, row)
-            closed = ending or (_BEYOND_SIZE if number > most else "")
-            yield number, replace(place, closed=closed) if closed else place
-        elif room is not None:
-            closed = idle if number <= most else _BEYOND_SIZE
-            if not closed or number in claimed:
-                yield number, seat_place(row, number, room, now + boot.lead, closed=closed)
+    def __init__(self, row: PoolSnapshot, terms: Terms) -> None:
+        self._row = row
+        self._room = template_room(row)
+        self._most = row.pool.spec.max_workers
+        self._ending = _ENDING if row.pool.metadata.deletion_timestamp is not None else ""
+        self._idle = self._ending or ("" if row.pool.spec.policy in OPENING_POLICIES else _OPENS_NONE)
+        self.boot = boot_time_of(row, terms)
+        self.image = image_of(row.template.spec.worker)
+        self.numbers = {*range(1, self._most + 1), *row.workers}
+        """The seats that a pool has whether they are claimed or not."""
+
+    def is_made_of(self, pool: LabWorkerPool) -> bool:
+        """Return whether a pool is as it was, apart from which workers fill its seats."""
+        known = self._row.pool
+        return (known.spec, known.metadata.deletion_timestamp, known.status.boot_seconds) == (
+            pool.spec,
+            pool.metadata.deletion_timestamp,
+            pool.status.boot_seconds,
+        )
+
+    def make(self, number: int, worker: LabWorker | None, now: datetime, *, is_claimed: bool) -> Place | None:
+        """Return the place of a seat; None if it gets no worker, and so is no place.
+
+        A claimed seat gets its worker even where no other seat would, and is then closed to others: every pool launches
+        for what it promised.
+        """
+        if worker is not None and usable_from(worker, now, self.boot.usual) is not None:
+            made = worker_place(worker, now, boot=self.boot.usual, room=self._room)
+            place, closed = _as_booting_seat(made, worker, self._row), self._ending
+            closed = closed or (_BEYOND_SIZE if number > self._most else "")
+            return replace(place, closed=closed) if closed else place
+        closed = self._idle if number <= self._most else _BEYOND_SIZE
+        if self._room is None or (closed and not is_claimed):
+            return None
+        return seat_place(self._row, number, self._room, now + self.boot.lead, closed=closed)
 
 
 def boot_time_of(row: PoolSnapshot | None, terms: Terms) -> BootTime:

@@ -3,7 +3,7 @@
 Pure except for the view it reads; `PlacementLoop` plans for them all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -23,6 +23,7 @@ from lcm.placement.claims import asap_claim, asap_length, need_of, request_for, 
 from lcm.placement.places import session_holder
 from lcm.placement.request import Place, PlacementRequest
 from lcm.placement.rules import request_facts
+from lcm.system.tasks import TimeSlice
 
 _NEAR_MARGIN: Final = timedelta(minutes=10)
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -38,8 +39,51 @@ class PlacementNeeds:
     unclear: list[LabletSession]
 
 
-def find_seekers(view: SchedulerView, cache: Cache, now: datetime, lacking: Shortages) -> PlacementNeeds:
-    """Find all sessions that need a place now; `lacking` names the pools that have too few licences."""
+class SuspectSeats:
+    """The seats of which a promise may be in danger whatever the time is; of all others only near promises are."""
+
+    def __init__(self) -> None:
+        self._seats: set[SeatKey] = set()
+
+    async def update(self, view: SchedulerView, now: datetime) -> None:
+        """Look at the seats of which something changed; others have their turn in between."""
+        time_slice = TimeSlice()
+        for seat in view.take_touched_seats():
+            promised = view.session_index.promised.get(seat)
+            suspect = promised is not None and _is_suspect(view, seat, promised, now)
+            (self._seats.add if suspect else self._seats.discard)(seat)
+            await time_slice.yield_if_over()
+
+    def find(self, view: SchedulerView, now: datetime, lacking: Shortages) -> Sequence[SeatKey]:
+        """Return the seats to look at now, in a fixed order."""
+        near = max(now + view.terms().horizon + _NEAR_MARGIN, now + view.longest_lead())
+        found = self._seats | view.session_index.seats_claimed_before(near)
+        if lacking:
+            found |= {seat for seat in view.session_index.promised if seat[0] in lacking}
+        return sorted(found, key=lambda seat: (str(seat[0]), seat[1]))
+
+
+def _is_suspect(view: SchedulerView, seat: SeatKey, promised: PromisedSessions, now: datetime) -> bool:
+    terms = view.terms()
+    return _holds_too_little(view, seat, now) or promised.has_late(terms.buffer - terms.instantiation)
+
+
+def _holds_too_little(view: SchedulerView, seat: SeatKey, now: datetime) -> bool:
+    """Return whether a seat has no place, one whose worker failed, or one that does not hold all promises."""
+    place = view.place_at(seat)
+    worker = view.worker(place.id) if place else None
+    always = Claim(start=now, end=_FOREVER, need=ZERO_AMOUNT)
+    failed = worker is not None and bool(worker.status.failure)
+    return place is None or failed or not view.fleet(seat[0].namespace).fits(place.id, always)
+
+
+def find_seekers(
+    view: SchedulerView, cache: Cache, now: datetime, lacking: Shortages, seats: Iterable[SeatKey]
+) -> PlacementNeeds:
+    """Find all sessions that need a place now, of those that were promised one those of some seats.
+
+    `lacking` names the pools that have too few licences.
+    """
     found = PlacementNeeds({}, {}, [])
     for session in view.session_index.pending.values():
         known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
@@ -52,7 +96,7 @@ def find_seekers(view: SchedulerView, cache: Cache, now: datetime, lacking: Shor
                 RiskReason.NO_PLACE, "its worker is lost, and no other place fits it"
             )
             _add_seeker(found, session, _slot_seeker(view, session, known, now))
-    for session, risk in _find_endangered(view, now, lacking):
+    for session, risk in _find_endangered(view, now, lacking, seats):
         known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
         found.risks[session_holder(session)] = risk
         if known is not None:
@@ -60,10 +104,12 @@ def find_seekers(view: SchedulerView, cache: Cache, now: datetime, lacking: Shor
     return found
 
 
-def _find_endangered(view: SchedulerView, now: datetime, lacking: Shortages) -> Iterator[tuple[LabletSession, Risk]]:
-    terms = view.terms()
+def _find_endangered(
+    view: SchedulerView, now: datetime, lacking: Shortages, seats: Iterable[SeatKey]
+) -> Iterator[tuple[LabletSession, Risk]]:
+    terms, promised = view.terms(), view.session_index.promised
     near = now + terms.horizon + _NEAR_MARGIN
-    for chair, bench in view.session_index.promised.items():
+    for chair, bench in ((seat, promised[seat]) for seat in seats if seat in promised):
         place, short = view.place_at(chair), lacking.get(chair[0])
         open_yet = place is None or place.seat
         for session in bench.all() if short else _find_suspects(view, chair, bench, now, near):
@@ -85,9 +131,7 @@ def _find_suspects(
     place, terms = view.place_at(chair), view.terms()
     if place is None:
         return bench.find_early_or_late(near, timedelta.max)
-    worker, fleet = view.worker(place.id), view.fleet(chair[0].namespace)
-    always = Claim(start=now, end=_FOREVER, need=ZERO_AMOUNT)
-    if (worker is not None and worker.status.failure) or not fleet.fits(place.id, always):
+    if _holds_too_little(view, chair, now):
         return bench.all()
     usable = max(now, place.usable_at or now)
     return bench.find_early_or_late(usable - terms.buffer, terms.buffer - terms.instantiation)

@@ -15,7 +15,7 @@ from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.worker.effects import WorkerEffects
-from lcm.controllers.worker.lifecycle import WorkerLifecycle
+from lcm.controllers.worker.lifecycle import WorkerLifecycle, is_resting
 from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import IdleDetection, Occupants
@@ -65,6 +65,7 @@ class WorkerController(ElectedController):
             rules=settings.derive(self._rules),
             occupants=occupants,
         )
+        await lifecycle.load_alerts()
         runtime = Runtime(
             LEASE,
             lifecycle.reconcile,
@@ -73,6 +74,7 @@ class WorkerController(ElectedController):
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
+            resting=lambda worker: is_resting(worker, occupants, monitored=settings().worker_monitoring_enabled),
             report_bug=lifecycle.report_bug,
         )
 
@@ -83,6 +85,7 @@ class WorkerController(ElectedController):
         try:
             await run_until_first_ends(
                 runtime.run(),
+                runtime.enqueue_all_on(SystemSettings),
                 monitor.run(),
                 discovery.run(),
                 IdleDetection(plane, cache, occupants, settings=settings).run(),

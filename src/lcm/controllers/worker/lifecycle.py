@@ -36,8 +36,8 @@ from lcm.controllers.worker.view import (
 )
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
-from lcm.model.base.resource import shorten_text
-from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.model.base.resource import Truth, has_condition, shorten_text
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
 
 DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
     WorkerPhase.PENDING: launching.decide_pending,
@@ -67,6 +67,8 @@ REACTIONS: Final[Mapping[type[Effect], Callable[[WorkerView, EffectOutcome], Dec
 }
 """What follows an effect's outcome. Effects that are not here are judged by the next look alone."""
 
+_RESTING_PHASES: Final = frozenset({WorkerPhase.READY, WorkerPhase.STOPPED})
+"""Phases in which a worker without sessions waits for somebody to need it."""
 _log: Final = structlog.get_logger()
 
 
@@ -80,6 +82,15 @@ def react(view: WorkerView, effect: Effect, outcome: EffectOutcome) -> Decision:
     """Decide what follows from an effect's outcome."""
     reaction = REACTIONS.get(type(effect))
     return reaction(view, outcome) if reaction else poll_again(view)
+
+
+def is_resting(worker: LabWorker, occupants: Occupants, *, monitored: bool) -> bool:
+    """Return whether nothing follows for a worker from the passing of time: whatever else may happen is a change."""
+    status = worker.status
+    calm = not status.unhealthy_since and not status.remedies and not status.failure and not status.last_error
+    quiet = worker.metadata.deletion_timestamp is None and not any(occupants.on(worker))
+    reachable = not has_condition(status.conditions, WorkerCondition.REACHABLE, Truth.FALSE)
+    return monitored and status.phase in _RESTING_PHASES and calm and quiet and reachable
 
 
 class WorkerLifecycle(Lifecycle[LabWorker, WorkerView, LabWorkerStatus, Effect]):

@@ -57,19 +57,17 @@ class SessionLabs:
     coming: frozenset[int] = frozenset()
 
 
-def session_labs_by_worker(sessions: Iterable[LabletSession]) -> dict[str, SessionLabs]:
-    """Return the labs and ports of sessions on each worker, by the worker's uid."""
-    found: dict[str, SessionLabs] = {}
-    for session in sessions:
-        status = session.status
-        if status.worker_id is None or status.phase not in ON_WORKER_PHASES:
-            continue
-        known = found.get(status.worker_id, SessionLabs())
-        labs = {status.cml_lab_id} if status.cml_lab_id else set[str]()
-        ports = frozenset((status.allocated_ports or {}).values())
-        coming = known.coming if labs else known.coming | ports
-        found[status.worker_id] = SessionLabs(known.lab_ids | labs, known.ports | ports, coming)
-    return found
+def session_labs(sessions: Iterable[LabletSession]) -> SessionLabs:
+    """Return the labs and ports of the sessions of a worker."""
+    labs, ports, coming = set[str](), set[int](), set[int]()
+    for status in (one.status for one in sessions if one.status.phase in ON_WORKER_PHASES):
+        mine = (status.allocated_ports or {}).values()
+        ports.update(mine)
+        if status.cml_lab_id:
+            labs.add(status.cml_lab_id)
+        else:
+            coming.update(mine)
+    return SessionLabs(frozenset(labs), frozenset(ports), frozenset(coming))
 
 
 def foreign_ports(nodes: Mapping[str, Sequence[NodeFacts]], here: SessionLabs) -> tuple[int, ...]:

@@ -17,18 +17,18 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, WorkerRef, ref_of
 from lcm.controllers.worker import measure
-from lcm.controllers.worker.measure import ActivityWatermark, CloudView, HostView, SessionLabs, session_labs_by_worker
+from lcm.controllers.worker.measure import ActivityWatermark, CloudView, HostView, session_labs
+from lcm.controllers.worker.occupants import Occupants
 from lcm.controllers.worker.polling import RegionSnapshot, next_slot, poll_host, slot_number
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Gone, Later, LcmError, Refused, Stuck
-from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase, WorkerTelemetry
 from lcm.model.telemetry.measurement import CPU, DISK, MEMORY, UsageThresholds, calm_percent
 from lcm.providers.protocols.compute import Compute, InstanceState
 from lcm.providers.protocols.labhost import Hosts
 from lcm.settings.load import Settings
-from lcm.system.tasks import cancel_and_wait
+from lcm.system.tasks import TimeSlice, cancel_and_wait
 
 _log: Final = structlog.get_logger()
 _HIGH_MESSAGES: Final = {
@@ -132,13 +132,15 @@ class Monitor:
         self._permits = asyncio.Semaphore(MAX_CONCURRENT)
         self._wake = asyncio.Event()
         self._failures: list[BaseException] = []
-        self._session_labs: dict[str, SessionLabs] | None = None
+        self._occupants = Occupants()
         self._watermarks: dict[WorkerRef, ActivityWatermark] = {}
         self._on = False
+        self._time_slice = TimeSlice()
 
     async def run(self) -> None:
         """Measure until cancelled, or until an error ends the term."""
         await self._cache.ready()
+        self._occupants = await Occupants.follow(self._cache)
         end = self._cache.subscribe(self._on_change)
         try:
             while not self._failures:
@@ -150,6 +152,7 @@ class Monitor:
             raise self._failures[0]
         finally:
             end()
+            self._occupants.stop()
             await cancel_and_wait(list(self._tasks.values()))
             self._tasks.clear()
 
@@ -158,9 +161,7 @@ class Monitor:
         return timedelta(seconds=self._settings().metrics_poll_interval)
 
     def _on_change(self, seen: ObjectChange) -> None:
-        if seen.ref.kind is LabletSession:
-            self._session_labs = None
-        elif seen.ref.kind is SystemSettings:
+        if seen.ref.kind is SystemSettings:
             self._wake.set()
         elif seen.ref.kind is LabWorker:
             measured = isinstance(seen.resource, LabWorker) and _is_measured(seen.resource)
@@ -180,6 +181,7 @@ class Monitor:
         for ref, worker in wanted.items():
             if ref not in self._workers:
                 self._start_worker(ref, worker)
+                await self._time_slice.yield_if_over()
         regions = {worker.spec.aws.region for worker in wanted.values()}
         for region in [region for region in self._regions if region not in regions]:
             del self._regions[region]
@@ -234,6 +236,7 @@ class Monitor:
             self._log.log_region(census.region, error)
             for worker in here:
                 await self._isolate(ref_of(worker), self._report_cloud_facts(ref_of(worker), census))
+                await self._time_slice.yield_if_over()
             if error is None or census.was_listed:  # other failures do not justify asking for everything again
                 last, failures = await self._wait_for_slot(census.region, last), 0
             else:
@@ -276,6 +279,8 @@ class Monitor:
         serves = worker.status.phase in measure.SERVING and bool(worker.status.cml.api_url)
         # Where the cloud is silent CML may answer.
         runs = cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)
+        if not serves and not self._is_seldom(worker, slot):
+            return  # what the cloud says of a machine that is off is reported when it changes
         host = await self._poll_host(ref, worker, slot) if serves and runs else None
         now = self._clock.now()
         found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
@@ -287,16 +292,18 @@ class Monitor:
             at = self._settings()
             limits = UsageThresholds(at.cpu_alert_percent, at.memory_alert_percent, at.disk_alert_percent)
             self._log.log_collected(ref, found, limits)
-        if self._session_labs is None:
-            self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
-        here = self._session_labs.get(worker.metadata.uid, SessionLabs())
+        here = session_labs(self._occupants.on(worker))
         await self._report_status(worker, measure.with_host(worker, host, here, now))
 
     async def _poll_host(self, ref: WorkerRef, worker: LabWorker, slot: datetime) -> HostView:
         known = self._watermarks.get(ref)
         since = known.newest if known and known.newest else _BEGINNING
-        seldom = slot_number(worker.metadata.uid, self._interval, slot) % SLOW_FACTS_EVERY == 0
+        seldom = self._is_seldom(worker, slot)
         return await poll_host(self._hosts, worker, now=self._clock.now(), since=since, seldom=seldom)
+
+    def _is_seldom(self, worker: LabWorker, slot: datetime) -> bool:
+        """Return whether what hardly ever changes is read in a slot."""
+        return slot_number(worker.metadata.uid, self._interval, slot) % SLOW_FACTS_EVERY == 0
 
     def _last_activity_at(self, ref: WorkerRef, host: HostView | None) -> datetime | None:
         """Return when somebody was last active. It is remembered only to avoid reading CML's whole record each time."""

@@ -6,7 +6,7 @@ worker: the plane judges, the lifecycle pauses.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Self
 
@@ -46,13 +46,16 @@ class Occupants:
 
     def of(self, worker: LabWorker, now: datetime, horizon: timedelta) -> Sequence[LabletSession]:
         """List by name the sessions that need a worker now, or before it could be back if it were stopped."""
-        mine = self._sessions.get(worker.metadata.uid, {}).values()
-        needed = [one for one in mine if needs_its_worker(one, now, horizon)]
+        needed = [one for one in self.on(worker) if needs_its_worker(one, now, horizon)]
         return sorted(needed, key=lambda one: (one.metadata.namespace, one.metadata.name))
+
+    def on(self, worker: LabWorker) -> Iterable[LabletSession]:
+        """Return the sessions that have a worker, in no particular order."""
+        return self._sessions.get(worker.metadata.uid, {}).values()
 
     def has_session(self, worker: LabWorker) -> bool:
         """Return whether a session is on a worker now."""
-        return any(one.status.phase in ON_WORKER_PHASES for one in self._sessions.get(worker.metadata.uid, {}).values())
+        return any(one.status.phase in ON_WORKER_PHASES for one in self.on(worker))
 
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is LabletSession:

@@ -19,6 +19,7 @@ from lcm.model.base.errors import Gone, Later, LcmError, Refused, Stuck, Unreach
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.compute import ENDING, Compute, Instance
 from lcm.providers.protocols.labhost import Hosts
+from lcm.system.tasks import TimeSlice
 
 T = TypeVar("T")
 HOST_SECONDS: Final = 20.0
@@ -97,19 +98,24 @@ class RegionSnapshot:
             return error
         self.was_listed = True
         machines: dict[str, Instance | None] = {}
+        time_slice = TimeSlice()
         for worker in workers:
             instance_id = worker.status.ec2.instance_id
             try:
                 machines[instance_id] = listed.get(instance_id) or await self.look(worker)
             except (Later, Stuck) as error:
                 failure = error
+            await time_slice.yield_if_over()
         there = [one for one, machine in machines.items() if machine and machine.state not in ENDING]
         checks, unchecked = await _read(self._cloud.checks(self.region, there)) if there else ({}, None)
         measuring = self._cloud.metrics(self.region, there, since=now - METRICS_WINDOW, until=now) if there else None
         metrics, unmeasured = await _read(measuring) if measuring else ({}, None)
-        fresh = {one: CloudView(now, machine, checks.get(one), metrics.get(one)) for one, machine in machines.items()}
         known = {worker.status.ec2.instance_id for worker in workers}
-        self._views = {one: view for one, view in self._views.items() if one in known} | fresh
+        views = {one: view for one, view in self._views.items() if one in known}
+        for one, machine in machines.items():
+            views[one] = CloudView(now, machine, checks.get(one), metrics.get(one))
+            await time_slice.yield_if_over()
+        self._views = views
         return failure or unchecked or unmeasured
 
     async def look(self, worker: LabWorker) -> Instance | None:
