@@ -5,6 +5,7 @@ and their machines in the simulated cloud, are copied under other names, uids an
 hundred run, in a pool that plans a thousand; nine hundred are paused. Sessions are booked from two days ahead on.
 """
 
+import asyncio
 import json
 import random
 import uuid
@@ -26,6 +27,9 @@ from lcm.system.data_folder import STORE_FILE
 SPEED = 1_000
 PLANNED, RUNNING = 1_000, 100
 """How many workers a pool plans, and how many of them run."""
+OFTEN = {"METRICS_POLL_INTERVAL": "2", "IDLE_CHECK_INTERVAL": "2"}
+SETTLED_SECONDS = 10
+"""By then each worker was measured and judged several times, and nothing about it changes any more."""
 OWNERS = 2_000
 FIRST_SLOT, SLOT_EVERY = timedelta(days=2), timedelta(hours=14)
 MARK, PAUSED, SESSION = "xq00", "paused-zz00000", "session-zz000000"
@@ -56,8 +60,9 @@ class Pattern(NamedTuple):
 
 async def record_pattern(home: Path) -> Pattern:
     """Run the small installation, and return what it has in the end."""
-    with run_installation(home, examples=False, speed=SPEED) as it:
+    with run_installation(home, examples=False, speed=SPEED, settings=OFTEN) as it:
         _furnish(it)
+        await asyncio.sleep(SETTLED_SECONDS)
         token = it.admin_token
     store = await SqliteStore.open(home / "data" / STORE_FILE)
     try:

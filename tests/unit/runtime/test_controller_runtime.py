@@ -87,7 +87,7 @@ def play(
     *names: str,
     concurrency: int = 16,
     resync: timedelta | Callable[[], timedelta] = HOURLY,
-    resting: Callable[[WorkerTemplate], bool] = lambda _: False,
+    resting: Callable[[WorkerTemplate], Requeue | None] = lambda _: None,
 ) -> None:
     async def main() -> None:
         stage = Stage(clock=VirtualClock())
@@ -235,10 +235,30 @@ def test_what_rests_is_looked_at_when_it_changes_or_said_so_and_no_more() -> Non
         assert world.times("b") == [0, 3600], "no timer is longer than an hour: clocks are set"
         assert world.times("c")[-4:] == [10800, 10830, 10860, 10890], "one that wakes is looked at again"
 
-    def rests(one: WorkerTemplate) -> bool:
-        return one.metadata.name != "c" or not one.metadata.labels
+    def rest_of(one: WorkerTemplate) -> Requeue | None:
+        return DONE if one.metadata.name != "c" or not one.metadata.labels else None
 
-    play(body, "a", "b", "c", resync=timedelta(seconds=30), resting=rests)
+    play(body, "a", "b", "c", resync=timedelta(seconds=30), resting=rest_of)
+
+
+def test_what_rests_till_a_time_is_looked_at_then_and_not_before() -> None:
+    @running
+    async def body(world: World) -> None:
+        await asyncio.sleep(6 * 3600)
+        assert world.times("soon") == [600]
+        assert world.times("late") == [4 * 3600]
+        await world.label("never", "new")
+        await asyncio.sleep(1)
+        assert world.times("never") == [6 * 3600], "it changed"
+
+    hours = {"soon": 1 / 6, "late": 4, "never": 400}
+
+    def rest_of(one: WorkerTemplate) -> Requeue | None:
+        due = NOW + timedelta(hours=hours[one.metadata.name])
+        now = VirtualClock().now()
+        return requeue_at(due, now) if now < due else DONE
+
+    play(body, *hours, resync=timedelta(seconds=30), resting=rest_of)
 
 
 def test_what_is_gone_is_not_looked_at_once_in_a_while() -> None:

@@ -8,7 +8,8 @@ import pytest
 from harness import given
 from harness.scheduler_world import booting, serving
 from lcm.controllers.runtime.lifecycle import Report, Wait
-from lcm.controllers.scheduler.sessions import Bind, SchedulerFacts, decide, is_resting, is_worker_lost
+from lcm.controllers.runtime.reconcile import DONE, requeue_at
+from lcm.controllers.scheduler.sessions import Bind, SchedulerFacts, decide, is_worker_lost, rest_of
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.session import (
@@ -117,12 +118,13 @@ def test_what_is_wanted_soon_and_cannot_begin_in_time_gets_another_claim() -> No
 
 def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
     for phase in set(_P) - {_P.PENDING, _P.SCHEDULED}:
-        assert is_resting(slot(phase=phase), START)
+        assert rest_of(slot(phase=phase), START) == DONE
     promised = slot(phase=_P.SCHEDULED)
-    assert is_resting(promised, at("08:00"))
-    assert not is_resting(promised, START)
-    assert not is_resting(slot(phase=_P.SCHEDULED, **ON), at("08:00")), "its worker may be lost"
-    assert not is_resting(slot(phase=_P.PENDING), at("08:00"))
+    assert promised.status.claim is not None
+    assert rest_of(promised, at("08:00")) == requeue_at(promised.status.claim.start, at("08:00"))
+    assert rest_of(promised, START) is None
+    assert rest_of(slot(phase=_P.SCHEDULED, **ON), at("08:00")) is None, "its worker may be lost"
+    assert rest_of(slot(phase=_P.PENDING), at("08:00")) is None
 
 
 def test_a_worker_is_lost_once_nothing_can_be_begun_on_it() -> None:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from harness import given
 from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait
-from lcm.controllers.session.lifecycle import decide, is_resting, react
+from lcm.controllers.runtime.reconcile import DONE, requeue_at
+from lcm.controllers.session.lifecycle import decide, react, rest_of
 from lcm.controllers.session.progress import StepName, boot_progress, restart_count, title_of, usual_start
 from lcm.controllers.session.view import (
     Collect,
@@ -139,10 +140,10 @@ def test_it_begins_at_its_time_on_a_worker_that_serves() -> None:
 
 
 def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
-    assert {phase for phase in _P if is_resting(session(phase), NOW)} == {_P.PENDING, *SESSION_MACHINE.final}
-    assert is_resting(session(_P.SCHEDULED, worker_id=None), NOW)
+    assert {phase for phase in _P if rest_of(session(phase), NOW)} == {_P.PENDING, *SESSION_MACHINE.final}
+    assert rest_of(session(_P.SCHEDULED, worker_id=None), NOW) == DONE
     early = {"claim": given.claim("10:30", "12:00")}
-    assert is_resting(session(_P.SCHEDULED, **early), NOW)
+    assert rest_of(session(_P.SCHEDULED, **early), NOW) == requeue_at(given.moment("10:30"), NOW)
     assert decide(view(_P.SCHEDULED, worker=worker(conditions=()), fields=early)) == Wait(given.moment("10:30"))
 
 

@@ -109,7 +109,9 @@ class Calendar:
         self._workers = KnownWorkers()
         self._worker_uids: dict[Ref[Any], str] = {}
         self._seats: dict[PoolRef, _PoolSeats] = {}
-        self._pool_refs: set[PoolRef] = set()
+        self._filled: dict[PoolRef, Sequence[str]] = {}
+        """The workers that fill the seats of each pool."""
+        self._seat_by_worker: dict[str, tuple[PoolRef, int]] = {}
         self._stale: set[PoolRef] = set()
         self._has_stale = asyncio.Event()
         self._planned: Mapping[Ref[Any], Resource] = {}
@@ -194,16 +196,20 @@ class Calendar:
 
     def pool_seat_of(self, worker_id: str) -> tuple[PoolSnapshot, int] | None:
         """Return the pool and the number of the seat that a worker fills; None if it fills none."""
-        for pool in self.all(LabWorkerPool):
-            number = next((seat.number for seat in pool.status.seats if seat.worker_id == worker_id), None)
-            row = self.pool(ref_of(pool)) if number is not None else None
-            if row is not None and number is not None:
-                return row, number
-        return None
+        ref, number = self._seat_by_worker.get(worker_id, (None, 0))
+        row = self.pool(ref) if ref is not None else None
+        return (row, number) if row is not None else None
 
     def claims(self, ref: PoolRef) -> Iterable[tuple[int, HeldClaim]]:
         """Return the claims on a pool's seats."""
         return self._claims[ref].values() if ref in self._claims else ()
+
+    def claims_on_seat(self, row: PoolSnapshot, number: int) -> Iterable[HeldClaim]:
+        """Return the claims on one seat of a pool."""
+        seats = self.seats(row)
+        if seats is not None and number <= len(seats):
+            return seats[number].held.values()
+        return (held for place, held in self.claims(ref_of(row.pool)) if place == number)
 
     def seats(self, row: PoolSnapshot) -> Seats | None:
         """Return a pool's seats with their claims; None while the size of a seat is not known."""
@@ -228,7 +234,7 @@ class Calendar:
         if seen.ref.kind is LabWorkerPool:
             self._stale.add(seen.ref)
         else:  # a template or the settings: any pool may be made of them
-            self._stale.update(self._pool_refs)
+            self._stale.update(self._filled)
         self._has_stale.set()
 
     def _known_seats(self, row: PoolSnapshot) -> "_PoolSeats":
@@ -307,11 +313,19 @@ class Calendar:
         if seen.ref.kind is LabletSession:
             self._apply_session(seen.ref, resource if isinstance(resource, LabletSession) else None)
         if seen.ref.kind is LabWorkerPool:
-            (self._pool_refs.discard if resource is None else self._pool_refs.add)(seen.ref)
+            self._apply_pool(seen.ref, resource if isinstance(resource, LabWorkerPool) else None)
         if seen.ref.kind in _MAKES_SEATS:
             self._mark_stale(seen)
         if seen.ref.kind is LabWorker:
             self._apply_worker(seen.ref, resource if isinstance(resource, LabWorker) else None)
+
+    def _apply_pool(self, ref: PoolRef, pool: LabWorkerPool | None) -> None:
+        for worker_id in self._filled.pop(ref, ()):
+            if self._seat_by_worker.get(worker_id, (None, 0))[0] == ref:
+                del self._seat_by_worker[worker_id]
+        if pool is not None:
+            self._filled[ref] = [seat.worker_id for seat in pool.status.seats]
+            self._seat_by_worker |= {seat.worker_id: (ref, seat.number) for seat in pool.status.seats}
 
     def _apply_booking(self, ref: Ref[Any], resource: Resource | None) -> None:
         """Hold the claims of a booking. Those it already had stay untouched: a reservation may have hundreds."""

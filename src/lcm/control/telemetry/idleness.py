@@ -133,7 +133,7 @@ async def _read_seat_use(
     ref = ref_of(row.pool)
     guards = await read_guards(store, pool_guard_key(ref))
     await calendar.wait_for_revision(guards.revision)
-    claims = [held.claim for place, held in calendar.claims(ref) if place == number]
+    claims = [held.claim for held in calendar.claims_on_seat(row, number)]
     # The pool keeps a worker running through a gap of this length between two claims.
     soon = max(horizon, boot_lead(row.pool, calendar.terms) + KEEP_THROUGH_GAP)
     use = SeatUse(row.pool.metadata.name, number, row.pool.spec.min_workers >= number, claims, soon)

@@ -111,7 +111,10 @@ MAX_BACKOFF: Final = timedelta(minutes=5)
 
 _DOUBLINGS: Final = 16
 _MAX_TIMER: Final = timedelta(hours=1)
-"""The longest timer, unless the resync interval is longer: clocks are adjusted, and machines sleep."""
+"""The longest timer, unless the resync interval is longer: clocks are adjusted, and machines sleep.
+
+What rests for longer has none until it is due within that time.
+"""
 _log: Final = structlog.get_logger()
 
 
@@ -151,13 +154,14 @@ class Runtime(Generic[R]):
         chance: Callable[[], float],
         concurrency: int = CONCURRENCY,
         resync: Callable[[], timedelta] = lambda: RESYNC,
-        resting: Callable[[R], bool] = lambda _: False,
+        resting: Callable[[R], Requeue | None] = lambda _: None,
         report_bug: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
         """Reconcile up to `concurrency` objects at once, and each at least every `resync`, which may vary.
 
-        Objects for which `resting` is true are reconciled only when they change, when asked to, or at the time that
-        their last result named. `report_bug` is called with every unexpected exception, which is a bug of ours.
+        Nothing follows from the passing of time for an object for which `resting` returns something, or only from then
+        on: it is reconciled then, when it changes, and when asked to. `report_bug` is called with every unexpected
+        exception, which is a bug of ours.
         """
         self._name = name
         self._reconcile = reconcile
@@ -201,11 +205,24 @@ class Runtime(Generic[R]):
             end()
 
     async def _follow_cache(self) -> None:
-        end = await self._cache.replay(self._on_change, [self._kind])
+        end = self._cache.subscribe(self._on_change)
         try:
-            await asyncio.Event().wait()
+            await self._queue_known(first=True)
+            while True:
+                await asyncio.sleep(_MAX_TIMER.total_seconds() / 2)
+                await self._queue_known(first=False)
         finally:
             end()
+
+    async def _queue_known(self, *, first: bool) -> None:
+        """Queue the objects that rest and are due soon, and `first` those that do not rest till a time; in turns."""
+        for resource in self._cache.all(self._kind):
+            rest = self._resting(resource) or DONE
+            if rest.after is not None and rest.after <= _MAX_TIMER:
+                self._queue.add(ref_of(resource), rest.after)
+            elif rest.after is None and first:
+                self.enqueue(ref_of(resource))
+            await self._time_slice.yield_if_over()
 
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is self._kind:
@@ -251,8 +268,10 @@ class Runtime(Generic[R]):
 
     def _schedule_next(self, ref: Ref[R], again: Requeue) -> None:
         trouble, resource = self._failures.get(ref), self._cache.get(ref)
-        spans = [min(again.after, max(_MAX_TIMER, self._resync()))] if again.after is not None else []
-        if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
+        rest = self._resting(resource) if resource is not None else DONE
+        is_far = rest is not None and rest.after is not None and rest.after > _MAX_TIMER
+        spans = [min(again.after, max(_MAX_TIMER, self._resync()))] if again.after is not None and not is_far else []
+        if rest is None and not (trouble and trouble.bug):
             # jitter: objects that were queued together drift apart
             spans.append(self._resync() * (0.9 + self._chance() / 5))
         if spans:

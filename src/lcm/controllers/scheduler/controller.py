@@ -17,7 +17,7 @@ from lcm.controllers.runtime.reconcile import Requeue, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
 from lcm.controllers.scheduler.reservations import ReservationReconciler
-from lcm.controllers.scheduler.sessions import SchedulingReconciler, is_resting
+from lcm.controllers.scheduler.sessions import SchedulingReconciler, rest_of
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
@@ -54,7 +54,7 @@ class SchedulerController(ElectedController):
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
         of_sessions = self._runtime(
-            sessions.reconcile, cache, LabletSession, resync, lambda session: is_resting(session, self.clock.now())
+            sessions.reconcile, cache, LabletSession, resync, lambda session: rest_of(session, self.clock.now())
         )
         of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
         view.subscribe(of_sessions.enqueue)
@@ -71,7 +71,7 @@ class SchedulerController(ElectedController):
         cache: Cache,
         kind: type[R],
         resync: Callable[[], timedelta],
-        resting: Callable[[R], bool] = lambda _: False,
+        resting: Callable[[R], Requeue | None] = lambda _: None,
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
         return Runtime(name, reconcile, cache, kind, chance=self.chance, resync=resync, resting=resting)

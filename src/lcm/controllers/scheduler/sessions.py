@@ -132,13 +132,14 @@ DECIDERS: Final[Mapping[SessionPhase, Callable[[SchedulerFacts], StepDecision]]]
 }
 
 
-def is_resting(session: LabletSession, now: datetime) -> bool:
-    """Return whether nothing is to be decided about a session until it changes, or until its time comes."""
+def rest_of(session: LabletSession, now: datetime) -> Requeue | None:
+    """Return until when nothing is to be decided about a session, unless it changes; None if it does not rest."""
     status = session.status
     if status.phase not in DECIDERS:
-        return True
+        return DONE
     promised = status.phase is SessionPhase.SCHEDULED and status.worker_id is None
-    return promised and status.claim is not None and now < status.claim.start
+    rests = promised and status.claim is not None and now < status.claim.start
+    return requeue_at(status.claim.start, now) if rests and status.claim is not None else None
 
 
 def _send_back(facts: SchedulerFacts, reason: str, why: str) -> Report[LabletSessionStatus]:

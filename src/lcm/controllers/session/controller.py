@@ -15,7 +15,7 @@ from lcm.controllers.runtime.reconcile import RESYNC, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.session.effects import SessionEffects
 from lcm.controllers.session.held_labs import HeldLabs
-from lcm.controllers.session.lifecycle import SessionLifecycle, is_resting
+from lcm.controllers.session.lifecycle import SessionLifecycle, rest_of
 from lcm.controllers.session.look import LookMemory, SessionLook
 from lcm.controllers.session.sweeping import FileSweep, LabSweep
 from lcm.controllers.session.view import SessionRules
@@ -65,7 +65,7 @@ class LabletController(ElectedController):
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: max(RESYNC, rules().watch),
-            resting=lambda session: is_resting(session, self.clock.now()),
+            resting=lambda session: rest_of(session, self.clock.now()),
             report_bug=lifecycle.report_bug,
         )
         waiting = _WaitingSessions(cache, occupants, self.clock, runtime.enqueue)

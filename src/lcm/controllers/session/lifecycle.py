@@ -22,6 +22,7 @@ from lcm.controllers.runtime.lifecycle import (
     stuck_alert,
     update_status,
 )
+from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.controllers.session import ending, running, starting
 from lcm.controllers.session.effects import SessionEffects
 from lcm.controllers.session.look import SessionLook
@@ -149,12 +150,16 @@ def decide(view: SessionView) -> Decision:
     return with_visibility(view, decider(view)) if decider else Wait()
 
 
-def is_resting(session: LabletSession, now: datetime) -> bool:
-    """Return whether nothing is to be decided about a session until it changes, or until its time comes."""
+def rest_of(session: LabletSession, now: datetime) -> Requeue | None:
+    """Return until when nothing is to be decided about a session, unless it changes; None if it does not rest."""
     status = session.status
-    if status.phase is not SessionPhase.SCHEDULED:
-        return status.phase not in DECIDERS
-    return status.worker_id is None or (status.claim is not None and now < status.claim.start)
+    if status.phase not in DECIDERS:
+        return DONE
+    if status.phase is not SessionPhase.SCHEDULED or status.claim is None:
+        return None
+    if now < status.claim.start:
+        return requeue_at(status.claim.start, now)
+    return DONE if status.worker_id is None else None
 
 
 def react(view: SessionView, effect: Effect, outcome: EffectOutcome) -> Decision:

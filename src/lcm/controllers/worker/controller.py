@@ -15,7 +15,7 @@ from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.worker.effects import WorkerEffects
-from lcm.controllers.worker.lifecycle import WorkerLifecycle, is_resting
+from lcm.controllers.worker.lifecycle import WorkerLifecycle, rest_of
 from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import IdleDetection, Occupants
@@ -74,7 +74,7 @@ class WorkerController(ElectedController):
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
-            resting=lambda worker: is_resting(worker, occupants, monitored=settings().worker_monitoring_enabled),
+            resting=lambda worker: rest_of(worker, occupants, monitored=settings().worker_monitoring_enabled),
             report_bug=lifecycle.report_bug,
         )
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.runtime.lifecycle import Life, Lifecycle, RaisedAlerts, Report, Wait, poll_again
+from lcm.controllers.runtime.reconcile import DONE, Requeue
 from lcm.controllers.worker import failing, launching, licensing, serving, stopping
 from lcm.controllers.worker.alerts import ALERT_NAMES, STUCK, find_complaints, unchanged_alerts
 from lcm.controllers.worker.conditions import with_conditions
@@ -84,13 +85,16 @@ def react(view: WorkerView, effect: Effect, outcome: EffectOutcome) -> Decision:
     return reaction(view, outcome) if reaction else poll_again(view)
 
 
-def is_resting(worker: LabWorker, occupants: Occupants, *, monitored: bool) -> bool:
-    """Return whether nothing follows for a worker from the passing of time: whatever else may happen is a change."""
+def rest_of(worker: LabWorker, occupants: Occupants, *, monitored: bool) -> Requeue | None:
+    """Return whether nothing follows from the passing of time for a worker; None if it does not rest.
+
+    Whatever else may happen to it is a change. The idle countdown is waited for by the look that began it.
+    """
     status = worker.status
     calm = not status.unhealthy_since and not status.remedies and not status.failure and not status.last_error
     quiet = worker.metadata.deletion_timestamp is None and not any(occupants.on(worker))
     reachable = not has_condition(status.conditions, WorkerCondition.REACHABLE, Truth.FALSE)
-    return monitored and status.phase in _RESTING_PHASES and calm and quiet and reachable
+    return DONE if monitored and status.phase in _RESTING_PHASES and calm and quiet and reachable else None
 
 
 class WorkerLifecycle(Lifecycle[LabWorker, WorkerView, LabWorkerStatus, Effect]):

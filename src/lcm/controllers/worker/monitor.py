@@ -279,11 +279,11 @@ class Monitor:
         serves = worker.status.phase in measure.SERVING and bool(worker.status.cml.api_url)
         # Where the cloud is silent CML may answer.
         runs = cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)
-        if not serves and not self._is_seldom(worker, slot):
-            return  # what the cloud says of a machine that is off is reported when it changes
         host = await self._poll_host(ref, worker, slot) if serves and runs else None
-        now = self._clock.now()
-        found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
+        now, found = self._clock.now(), None
+        # A machine that is off has hardly anything to measure; what the cloud says of it is told when it changes.
+        if serves or self._is_seldom(worker, slot):
+            found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
         if found is not None:
             await self._plane.report(ref, found)
         if host is not None and host.error is not None:

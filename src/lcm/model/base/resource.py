@@ -158,9 +158,11 @@ class Status(Part):
 def with_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
     """Return the conditions with one set. Its transition time changes only when its status does."""
     old = find_condition(conditions, new.type)
-    if old is not None and old.status is new.status:
+    if old is None:
+        return (*conditions, new)
+    if old.status is new.status:
         new = msgspec.structs.replace(new, last_transition_at=old.last_transition_at)
-    return (*(one for one in conditions if one.type != new.type), new)
+    return tuple(new if one.type == new.type else one for one in conditions)
 
 
 def find_condition(conditions: Sequence[Condition], name: str) -> Condition | None:

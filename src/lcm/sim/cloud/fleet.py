@@ -38,6 +38,7 @@ IMAGES: Final = (("CML-2.8.1", timedelta(days=400)), ("CML-2.9.0", timedelta(day
 """The images installed in every region, and how old they are."""
 PASSWORD: Final = "admin"  # noqa: S105  a simulator's
 SAVE_SECONDS: Final = 0.5
+_SLEEP_FACTOR: Final = 50
 _HOSTS_PER_SAVE: Final = 50
 """Of how many hosts it is looked each time whether they changed by themselves, in turn."""
 _VERSION: Final = re.compile(r"(?<!\d)\d++\.\d++\.\d+")
@@ -126,10 +127,13 @@ class SimFleet:
 
     async def run(self) -> None:
         """Keep the file up to date until cancelled, and write it once more then."""
+        now = asyncio.get_running_loop().time
         try:
             while True:
+                began = now()
                 await self._save(itertools.islice(self._rotate_hosts(), _HOSTS_PER_SAVE))
-                await asyncio.sleep(SAVE_SECONDS)
+                # However large the file is, leave nearly all of the time to others.
+                await asyncio.sleep(max(SAVE_SECONDS, (now() - began) * _SLEEP_FACTOR))
         finally:
             await self.save()
 
