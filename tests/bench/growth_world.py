@@ -227,12 +227,8 @@ def _booked(value: str, start: datetime, seat: int, number: int) -> bytes:
     document = json.loads(body)
     spec, status = document["spec"], document["status"]
     first = datetime.fromisoformat(spec["timeslot_start"])
-    for part, field in (
-        (spec, "timeslot_start"),
-        (spec, "timeslot_end"),
-        (status["claim"], "start"),
-        (status["claim"], "end"),
-    ):
+    moments = {"timeslot_start": spec, "timeslot_end": spec, "start": status["claim"], "end": status["claim"]}
+    for field, part in {**moments, "expires_at": status, "ends_at": status}.items():
         part[field] = (start + (datetime.fromisoformat(part[field]) - first)).isoformat().replace("+00:00", "Z")
     spec["owner"] = f"learner-{number % OWNERS}@example.org"
     status["seat"]["number"] = seat

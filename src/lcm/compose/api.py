@@ -155,7 +155,7 @@ async def run_api(
             store_alert_percent=settings.store_alert_percent,
             quota_bytes=settings.artifacts_author_mb * _MB,
         )
-        outbound = Outbound(sinks.reach)
+        outbound = await asyncio.to_thread(Outbound, sinks.reach)  # it loads the system's authorities
         undo.push_async_callback(outbound.close)
         parts = await undo.enter_async_context(Supervisor())
         parts.start("store health", control.health.run())

@@ -8,6 +8,8 @@ import uuid
 from datetime import UTC, datetime
 from typing import Final
 
+_COLLECTION_THRESHOLDS: Final = (10_000, 5, 100)
+"""How many objects are made between collections of the youngest, and how many of those between larger ones."""
 _RANDOM: Final = secrets.SystemRandom()
 
 
@@ -69,9 +71,13 @@ def raise_file_limit() -> None:
 
 
 def spare_loaded_code() -> None:
-    """Leave what is there now, mostly loaded code, out of garbage collection, during which everything stands still."""
+    """Leave what is there now, mostly loaded code, out of garbage collection, during which everything stands still.
+
+    From then on many more objects are made between two collections of everything: most of them are kept.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
 def spare_from_collection() -> None:

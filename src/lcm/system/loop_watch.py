@@ -24,7 +24,7 @@ from lcm.system.clock import SystemStopwatch, spare_from_collection
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
 _BEAT_SECONDS: Final = 0.025
-_LOGGED_SECONDS: Final = 0.25
+_LOGGED_SECONDS: Final = 0.1
 _LOGGED_AGAIN_SECONDS: Final = 60.0
 """How long a hold must be to be logged, and after how long one of the same culprit is logged again."""
 _MOST_HOLDS: Final = 1_000

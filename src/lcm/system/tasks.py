@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from lcm.system.clock import spare_from_collection
+
 _log: Final = structlog.get_logger()
 
 
@@ -123,10 +125,18 @@ class LoopTurns:
 
 
 _TURNS: Final = LoopTurns(0.015)
+_SPARED_EVERY: Final = 16
+"""After so many turns of one work, what there is then is left out of garbage collection."""
 
 
 class TimeSlice:
-    """Yields to other tasks during long work. Everybody who works so in one loop shares its turns."""
+    """Yields to other tasks during long work. Everybody who works so in one loop shares its turns.
+
+    What such work makes is mostly kept for long, and is spared from garbage collection now and then.
+    """
+
+    def __init__(self) -> None:
+        self._yields = 0
 
     def is_over(self) -> bool:
         """Return whether the present turn has taken long enough."""
@@ -136,6 +146,9 @@ class TimeSlice:
         """Return whether the present turn was over; other tasks have run then."""
         if not _TURNS.is_over():
             return False
+        self._yields += 1
+        if self._yields % _SPARED_EVERY == 0:
+            spare_from_collection()
         await asyncio.sleep(0)
         return True
 

@@ -23,6 +23,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import UNRETURNED, LicenceLedger, LicenceSeat, SeatState, build_ledger, token_id
 from lcm.model.telemetry.alert import Alert, Severity
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store, scan_all
+from lcm.system.tasks import TimeSlice
 
 SEATS_PREFIX: Final = "licences/"
 ORPHANED_ALERT: Final = "LicenceOrphaned"
@@ -147,8 +148,10 @@ def orphan_alert(seat: LicenceSeat, now: datetime) -> tuple[Op, Event]:
 
 async def read_ledger(store: Store, totals: Mapping[str, int]) -> LicenceLedger:
     """Read all seats that are not free."""
-    page = await scan_all(store, SEATS_PREFIX)
-    seats = [CODEC.decode(entry.value, LicenceSeat) for entry in page.entries]
+    seats, time_slice = list[LicenceSeat](), TimeSlice()
+    for entry in (await scan_all(store, SEATS_PREFIX)).entries:
+        seats.append(CODEC.decode(entry.value, LicenceSeat))
+        await time_slice.yield_if_over()
     return build_ledger(sorted(seats, key=lambda seat: (seat.namespace, seat.worker_name, seat.worker_id)), totals)
 
 

@@ -16,14 +16,11 @@ from lcm.control.plane.protocol import Changes, ObjectChange, Plane, R, Ref, ref
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import went_back_error
-from lcm.system.clock import spare_from_collection
 from lcm.system.tasks import TimeSlice
 
 _FIRST_PAUSE: Final = timedelta(seconds=0.5)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 _DOUBLINGS: Final = 8
-_SPARED_EVERY: Final = 1_000
-"""What is made of so many objects is kept for long as a rule, and is left out of garbage collection."""
 _log: Final = structlog.get_logger()
 
 
@@ -111,11 +108,9 @@ class Cache:
             end = joined.callback(self.subscribe(callback))
             for kind in kinds:
                 held = self._objects_of(kind)
-                for number, ref in enumerate(list(held)):
+                for ref in list(held):
                     if (resource := held.get(ref)) is not None:
                         callback(ObjectChange(ref, resource))
-                    if number % _SPARED_EVERY == 0:
-                        spare_from_collection()
                     await time_slice.yield_if_over()
             joined.pop_all()
         return end
@@ -152,7 +147,6 @@ class Cache:
                 left.discard(ref)
                 self._update(ref, item, item.metadata.resource_version)
                 await time_slice.yield_if_over()
-            spare_from_collection()
             if page.next is None:
                 break
             page = await self._plane.list(kind, cursor=page.next)

@@ -5,7 +5,7 @@ place that can be used one boot lead from now, if its pool opens seats. Every ot
 change of a pool, of its template or of the settings concerns all its seats, any other one only a seat or a worker.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -164,14 +164,15 @@ class FleetPlaces:
         time_slice = TimeSlice()
         pools, self._dirty_pools = sorted(self._dirty_pools, key=str), set()
         dirty, self._dirty = self._dirty, set()
-        for ref in pools:
-            dirty.update(self._prepare_pool(ref, terms))
-        # Searching is fastest if places came in the order of their ids.
-        for spot in sorted(dirty, key=_spot_order):
-            if isinstance(spot, str):
-                self._remake_worker(spot, now, terms)
-            else:
-                self._remake_seat(spot, now, terms)
+        seats: dict[PoolRef, set[int]] = {ref: self._prepare_pool(ref, terms) for ref in pools}
+        for ref, number in (spot for spot in dirty if not isinstance(spot, str)):
+            seats.setdefault(ref, set()).add(number)
+        for ref in sorted(seats, key=str):
+            for number in sorted(seats[ref]):
+                self._remake_seat((ref, number), now, terms)
+                await time_slice.yield_if_over()
+        for uid in sorted(spot for spot in dirty if isinstance(spot, str)):
+            self._remake_worker(uid, now, terms)
             await time_slice.yield_if_over()
         await self._hold_claims()
 
@@ -195,15 +196,14 @@ class FleetPlaces:
                 self._facts[image] = facts
                 self._dirty_pools.update(ref for ref, made in self._pools.items() if made.image == image)
 
-    def _prepare_pool(self, ref: PoolRef, terms: Terms) -> Collection[SeatKey]:
-        """Make anew what all places of a pool have in common. Return all its seats."""
-        row = self._snapshot(ref)
+    def _prepare_pool(self, ref: PoolRef, terms: Terms) -> set[int]:
+        """Make anew what all places of a pool have in common. Return the numbers of all its seats."""
+        row, known = self._snapshot(ref), self._numbers.get(ref, set())
         if row is None:
             self._pools.pop(ref, None)
-            return [(ref, number) for number in self._numbers.get(ref, ())]
+            return set(known)
         made = self._pools[ref] = SeatPlaces(row, terms)
-        known, claimed = self._numbers.get(ref, set()), self._claims.claimed_seats(ref)
-        return [(ref, number) for number in {*made.numbers, *known, *claimed}]
+        return {*made.numbers, *known, *self._claims.claimed_seats(ref)}
 
     def _remake_seat(self, seat: SeatKey, now: datetime, terms: Terms) -> None:
         ref, number = seat
@@ -286,8 +286,3 @@ class FleetPlaces:
                 self.has_news = True
                 if not isinstance(spot, str):
                     self._numbers[spot[0]].discard(spot[1])
-
-
-def _spot_order(spot: Spot) -> tuple[bool, str, int]:
-    """Sort seats by pool and number, then workers by uid: a worker that its seat uses is no place of its own."""
-    return (True, spot, 0) if isinstance(spot, str) else (False, str(spot[0]), spot[1])

@@ -116,10 +116,13 @@ class SimFleet:
 
     def running_machines(self) -> Iterator[RunningMachine]:
         """Yield every machine that runs now."""
-        for machine in self.cloud.account.machines.values():
-            cml = self.cloud.find_attached(machine.instance_id)
-            if isinstance(cml, Cml):
-                yield RunningMachine(machine.instance_id, machine.private_ip, cml)
+        return (found for one in self.cloud.account.machines if (found := self.find_running(one)) is not None)
+
+    def find_running(self, instance_id: str) -> RunningMachine | None:
+        """Return a machine; None if it does not run now."""
+        cml = self.cloud.find_attached(instance_id)
+        address = self.cloud.account.machines[instance_id].private_ip
+        return RunningMachine(instance_id, address, cml) if isinstance(cml, Cml) else None
 
     def find_cml(self, instance_id: str) -> Cml | None:
         """Return the CML of a machine whatever its state; None if nobody ever looked for one there."""

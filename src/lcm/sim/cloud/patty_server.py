@@ -14,9 +14,10 @@ import structlog
 
 from lcm.sim.cloud.fleet import RunningMachine, SimFleet
 from lcm.sim.cml.patty_ports import MOST_PORTS, PattyPorts
+from lcm.system.tasks import TimeSlice
 
 SYNC_SECONDS: Final = 0.5
-_SLEEP_FACTOR: Final = 10
+_SLEEP_FACTOR: Final = 100
 _SHOWN: Final = 10
 _SHARED_NETWORK: Final = IPv4Network("127.0.0.1/32")
 _FIRST, _NETWORKS = 100, 100
@@ -60,13 +61,18 @@ class PattyServer:
 
     async def sync(self) -> None:
         """Open and close ports once."""
-        hosts = {host.instance_id: host for host in self._fleet.running_machines()}
+        hosts, time_slice = dict[str, RunningMachine](), TimeSlice()
+        for instance_id in list(self._fleet.cloud.account.machines):
+            if (host := self._fleet.find_running(instance_id)) is not None:
+                hosts[instance_id] = host
+            await time_slice.yield_if_over()
         for instance_id in self._machines.keys() - hosts.keys():
             self._machines.pop(instance_id).close()
             self._told.pop(instance_id, None)
+        left = self._most - sum(one.count for one in self._machines.values())
         for host in hosts.values():
-            await self._sync_machine(host)
-            await asyncio.sleep(0)  # with many machines, let other tasks run in between
+            left -= await self._sync_machine(host, left)
+            await time_slice.yield_if_over()
 
     def close(self) -> None:
         """Close every port of every machine."""
@@ -74,11 +80,13 @@ class PattyServer:
             ports.close()
         self._machines.clear()
 
-    async def _sync_machine(self, host: RunningMachine) -> None:
+    async def _sync_machine(self, host: RunningMachine, left: int) -> int:
+        """Open and close a machine's ports, while some are `left`. Return how many more are open than before."""
         ports = self._machines.setdefault(host.instance_id, PattyPorts(host.cml, host.address))
-        others = sum(one.count for one in self._machines.values()) - ports.count
-        await ports.sync(max(0, self._most - others))
+        before = ports.count
+        await ports.sync(max(0, left + before))
         self._log_closed_ports(host, ports)
+        return ports.count - before
 
     def _log_closed_ports(self, host: RunningMachine, ports: PattyPorts) -> None:
         """Log what could not be opened, once for every port."""
