@@ -56,6 +56,8 @@ class Pattern(NamedTuple):
     entries: Sequence[Entry]
     cloud: Mapping[str, Any]
     token: str
+    files: Mapping[str, bytes]
+    """Its artifacts, by their path in the data folder."""
 
 
 async def record_pattern(home: Path) -> Pattern:
@@ -63,13 +65,16 @@ async def record_pattern(home: Path) -> Pattern:
     with run_installation(home, examples=False, speed=SPEED, settings=OFTEN) as it:
         _furnish(it)
         await asyncio.sleep(SETTLED_SECONDS)
-        token = it.admin_token
+        token = it.token("growth", "admin")
     store = await SqliteStore.open(home / "data" / STORE_FILE)
     try:
         entries = [one for one in (await scan_all(store, "")).entries if not one.key.startswith(_LEFT_OUT)]
     finally:
         await store.close()
-    return Pattern(entries, json.loads((home / "data" / "sim-cloud.json").read_bytes()), token)
+    data = home / "data"
+    kept = [file for file in (data / "artifacts").rglob("*") if file.is_file()]
+    files = {str(file.relative_to(data)): file.read_bytes() for file in kept}
+    return Pattern(entries, json.loads((data / "sim-cloud.json").read_bytes()), token, files)
 
 
 def _furnish(it: Installation) -> None:
@@ -265,5 +270,12 @@ async def fill(store: Store, folder: Path, pattern: Pattern, size: Size) -> None
     """Fill a store, and write the file of its simulated cloud."""
     growth = Growth(pattern, size, datetime.now(UTC))
     await store.load(growth.puts(), epoch="growth")
+    _write_files(folder, growth, pattern)
+
+
+def _write_files(folder: Path, growth: Growth, pattern: Pattern) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sim-cloud.json").write_text(json.dumps(growth.cloud))
+    for path, data in pattern.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)

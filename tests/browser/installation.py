@@ -75,11 +75,6 @@ class Installation:
         """Make somebody's token."""
         return str(self.ask("POST", "/api/tokens", json={"name": name, "role": role})["token"])
 
-    @property
-    def admin_token(self) -> str:
-        """The token of its administrator."""
-        return self._running.token
-
     def link(self, name: str = "", role: str = "") -> str:
         """Make a sign-in link, of the administrator or of somebody else."""
         token = self.token(name, role) if name else ""

@@ -70,14 +70,11 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def spare_loaded_code() -> None:
-    """Leave what is there now, mostly loaded code, out of garbage collection, during which everything stands still.
-
-    From then on many more objects are made between two collections of everything: most of them are kept.
-    """
+def calm_collection() -> None:
+    """Search for cyclic garbage seldom, and not in what is loaded already: everything stands still meanwhile."""
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
 def spare_from_collection() -> None:

@@ -13,7 +13,7 @@ from lcm.model.base.errors import Later
 from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.system import log
-from lcm.system.clock import spare_loaded_code
+from lcm.system.clock import calm_collection, spare_from_collection
 from lcm.system.tasks import stop_on_signals
 
 Parts = Annotated[
@@ -52,17 +52,19 @@ async def _serve_parts(settings: Settings, parts: list[ProcessPart]) -> None:
 
 
 async def _run_api(settings: Settings, parts: list[ProcessPart], stop: asyncio.Event) -> None:
+    calm_collection()
     async with process.serve(settings, parts, stop) as running:
         print_message(f"Serving at {running.url}. Ctrl-C stops it.")
         if not settings.oidc_issuer and not await running.tokens.list():
             print_message(
                 "Nobody can sign in yet: `lcm token create NAME --role admin --offline` creates the first token."
             )
-        spare_loaded_code()
+        spare_from_collection()
         await running.parts.wait_until(stop)
 
 
 async def _run_controllers(settings: Settings, parts: list[ProcessPart], stop: asyncio.Event) -> None:
+    calm_collection()
     async with process.run_controllers(settings, parts) as running:
         print_message(
             f"Using the API at {settings.control_plane_api_url}; running {', '.join(parts)}. Ctrl-C stops it."

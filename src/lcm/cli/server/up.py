@@ -33,7 +33,7 @@ from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.sim.cml.pace import FASTEST
 from lcm.system import log
-from lcm.system.clock import SystemClock, spare_loaded_code
+from lcm.system.clock import SystemClock, calm_collection, spare_from_collection
 from lcm.system.tasks import stop_on_signals
 
 
@@ -199,6 +199,7 @@ async def _run_until_stopped(
     documents: FirstDocuments | None,
     log_file: Path | None,
 ) -> None:
+    calm_collection()
     stop = stop_on_signals()
     async with run_embedded(settings, speed=speed, before=before) as it:
         kept = await greeting.write_local_context(it.running, settings.data_dir)
@@ -206,7 +207,7 @@ async def _run_until_stopped(
         if log_file and can_redraw():
             plane = it.running.control.plane_for(_READER)
             it.running.parts.start("status line", keep_status_line(plane, SystemClock()))
-        spare_loaded_code()
+        spare_from_collection()
         await it.running.parts.wait_until(stop)
         print_line("Stopping.")
     print_line("Stopped; everything is on disk.")
