@@ -19,7 +19,7 @@ from bench.growth_process import Used
 from bench.growth_world import PAUSED, PLANNED, RUNNING, Size
 
 GETS, LISTS, SEARCHES, BOOKINGS, CHANGES, EVENTS, ASAPS = 300, 60, 8, 150, 150, 40, 40
-LISTENERS = 50
+LISTENERS = 15
 WARM_UPS = 3
 SESSIONS, WORKERS = "/api/lablet-sessions", "/api/workers"
 PATIENCE_SECONDS = 60
@@ -106,7 +106,9 @@ class GrowthClient:
     async def _book(self) -> None:
         start = datetime.now(UTC) + timedelta(days=self._chance.uniform(3, 60))
         slot = {"timeslot_start": start.isoformat(), "timeslot_end": (start + timedelta(hours=2)).isoformat()}
-        await self._send("POST", SESSIONS, json={"metadata": {}, "spec": {"definition": self._lab(), **slot}})
+        name = f"booked-{self._chance.getrandbits(64):x}"
+        body = {"metadata": {"name": name}, "spec": {"definition": self._lab(), **slot}}
+        await self._send("POST", SESSIONS, json=body)
 
     def _lab(self) -> str:
         return f"lab-xq{self._chance.randrange(self._size.pools):02}:1.0.0"

@@ -160,7 +160,7 @@ async def test_without_a_pool_every_start_says_so() -> None:
 @from_monday
 async def test_a_look_lets_others_run_sees_what_they_book_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every start uses up its slice here; meanwhile somebody takes all that is left of the evening."""
-    monkeypatch.setattr(tasks, "_TURN_SECONDS", -1.0)
+    monkeypatch.setattr(tasks, "_TURNS", tasks.LoopTurns(-1.0))
     async with Office().open(max_workers=1) as office:
         evening = [slot(f"s{number}", MONDAY + 18 * HOUR, minutes=300) for number in range(DOZEN)]
         asking = asyncio.create_task(office.otto.slots(wish(step_minutes=5)))
@@ -174,7 +174,7 @@ async def test_a_look_lets_others_run_sees_what_they_book_and_ends(monkeypatch: 
 
 @from_monday
 async def test_many_looks_of_one_caller_delay_no_other_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_TURN_SECONDS", -1.0)
+    monkeypatch.setattr(tasks, "_TURNS", tasks.LoopTurns(-1.0))
     answered = list[str]()
 
     async with Office(limits=FEW).open(max_workers=1) as office:

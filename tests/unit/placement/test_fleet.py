@@ -100,7 +100,7 @@ async def test_a_launch_that_is_repeated_after_a_kill_gives_the_same_machine(tmp
 
 async def test_the_newest_image_is_cml_2_9_and_an_older_one_is_there(tmp_path: Path) -> None:
     first, second = fleet(tmp_path / "sim.json"), fleet(None)
-    first.save()
+    await first.save()
     again = fleet(tmp_path / "sim.json")
     assert [one.name for one in again.cloud.account.images(REGION, "CML-*")] == ["CML-2.8.1", "CML-2.9.0"]
     newest = await second.cloud.newest_image(REGION, "CML-*")
@@ -116,7 +116,7 @@ async def test_licence_and_labs_outlive_their_process_and_are_whole(tmp_path: Pa
     lab = await host.ensure("ours", LAB)
     await host.start(lab.lab_id)
     cml.licence.register(Registration(token="simulated", reregister=False))
-    first.save()
+    await first.save()
     later = fleet(file, BEGIN + timedelta(hours=1))
     there = DirectHost(cml_of(later, machine))
     assert (await there.licence()).in_compliance
@@ -144,7 +144,7 @@ async def test_what_was_stopped_meanwhile_is_stopped_once(tmp_path: Path) -> Non
     third = fleet(file, BEGIN + timedelta(hours=2))
     there = DirectHost(cml_of(third, machine))
     await there.start(lab.lab_id)
-    third.save()
+    await third.save()
     last = fleet(file, BEGIN + timedelta(hours=3))
     assert await DirectHost(cml_of(last, machine)).converged(lab.lab_id)
 
@@ -153,7 +153,7 @@ async def test_another_speed_changes_nothing_that_was(tmp_path: Path) -> None:
     file = tmp_path / "sim.json"
     machine, first = await running(file)
     age = cml_of(first, machine).pace.age()
-    first.save()
+    await first.save()
     later = fleet(file, BEGIN + timedelta(minutes=21), speed=60)
     assert cml_of(later, machine).pace.age() == pytest.approx(age + 60)
     assert cml_of(later, machine).pace.speed == 60
@@ -188,8 +188,8 @@ async def test_what_changes_by_itself_is_kept_within_a_second_and_at_the_end(tmp
     assert fleet(tmp_path / "sim.json").licences.taken == {}
 
 
-def test_the_file_is_its_owners_only(tmp_path: Path) -> None:
-    fleet(tmp_path / "sim.json").save()
+async def test_the_file_is_its_owners_only(tmp_path: Path) -> None:
+    await fleet(tmp_path / "sim.json").save()
     assert os.stat(tmp_path / "sim.json").st_mode & 0o077 == 0  # noqa: PTH116
 
 

@@ -96,9 +96,14 @@ class FleetFile:
     async def write(self) -> None:
         """Write the file if something changed since it was last written. Raises Stuck when it cannot be written."""
         async with self._writing:
-            if self._is_changed:
-                self._is_changed = False
+            if not self._is_changed:
+                return
+            self._is_changed = False
+            try:
                 await asyncio.to_thread(_replace_file, self._file, self._content())
+            except Stuck:
+                self._is_changed = True
+                raise
 
     def _content(self) -> Sequence[bytes]:
         """Return the document in pieces."""
