@@ -126,6 +126,15 @@ def settle(page: Page) -> bytes:
     return now
 
 
+def show_whole(page: Page, look: Look) -> None:
+    """Make the window as high as the page. What takes a share of the window grows with it, so look again."""
+    height = 0
+    while height < (whole := int(page.evaluate("document.documentElement.scrollHeight"))) and height < TALLEST:
+        height = max(look.height, min(whole, TALLEST))
+        page.set_viewport_size({"width": look.width, "height": height})
+        settle(page)
+
+
 def take(page: Page, url: str, file: Path, look: Look) -> None:
     """Take a picture of a page once it shows what it has."""
     page.goto(url)
@@ -137,8 +146,7 @@ def take(page: Page, url: str, file: Path, look: Look) -> None:
         for line in TYPED:
             page.keyboard.type(f"{line}\n")
             settle(page)
-    height = int(page.evaluate("document.documentElement.scrollHeight"))
-    page.set_viewport_size({"width": look.width, "height": max(look.height, min(height, TALLEST))})
+    show_whole(page, look)
     file.write_bytes(settle(page))
     page.set_viewport_size({"width": look.width, "height": look.height})
 

@@ -116,9 +116,9 @@ def test_a_node_of_the_topology_opens_its_screen_which_is_drawn(learner: Watched
     page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
     assert not is_wider_than_screen(page)
     page.get_by_role("link", name="Observed").click()
-    page.get_by_role("button", name="Look now").click()
+    page.get_by_role("button", name="Observe now").click()
     expect(page.get_by_role("row").filter(has_text="Memory")).to_contain_text("GB")
-    expect(page.get_by_role("row").filter(has_text="R1_serial")).not_to_contain_text("not looked at")
+    expect(page.get_by_role("row").filter(has_text="R1_serial")).not_to_contain_text("not yet")
     assert find_axe_faults(page) == []
     assert not is_wider_than_screen(page)
 

@@ -159,6 +159,6 @@ def test_a_pool_says_what_it_wants_and_why_it_does_nothing(staff: Watched, insta
     expect(page.get_by_role("region", name="Promised in the next seven days")).to_contain_text("1 booking")
     expect(page.get_by_role("region", name="Decisions")).to_contain_text("Did nothing")
     page.get_by_role("link", name="Home").click()
-    expect(page.get_by_role("region", name="Cost")).to_contain_text("of 2,500.00 USD a month")
+    expect(page.get_by_role("region", name="Cost")).to_contain_text("of 2,500.00 USD budgeted a month")
     installation.ask("PATCH", "/api/worker-pools/ccna", json={"spec": {"budget": {"monthly_usd": "2600"}}})
-    expect(page.get_by_role("region", name="Cost")).to_contain_text("of 2,600.00 USD a month")
+    expect(page.get_by_role("region", name="Cost")).to_contain_text("of 2,600.00 USD budgeted a month")

@@ -91,7 +91,7 @@ CHANGES: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "definition": {"spec": {"definition": "other:1.0.0"}},
         "owner": {"spec": {"owner": "eve"}},
         "count": {"spec": {"count": 77}},
-        "starts_at": {"status": {"starts_at": NOW}},
+        "starts_at": {"spec": {"timeslot_start": NOW}},
         "ends_at": {"status": {"ends_at": NOW}},
         "sessions_made": {"status": {"sessions_made": 77}},
         "sessions_ended": {"status": {"sessions_ended": 77}},
@@ -103,6 +103,13 @@ CHANGES: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "instance_type": {"spec": {"worker": {"aws": {"instance_type": "m5.metal"}}}},
     },
 }
+
+
+def test_a_row_has_the_slots_without_the_time_to_start_and_to_clean_up() -> None:
+    promised = given.reservation(starts_at=given.moment("08:40"), ends_at=given.moment("11:10"))
+    assert row_of(promised) == row_of(given.reservation())
+    soon = given.asap(claim=given.claim("09:00", "11:10"))
+    assert row_of(soon).ends_at == given.moment("11:00")  # type: ignore[union-attr]  # a session has a row
 
 
 @pytest.mark.parametrize("kind", BASES)

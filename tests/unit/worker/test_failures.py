@@ -158,6 +158,17 @@ async def test_a_failure_keeps_its_reason_and_says_when_it_is_tried_again(
         assert await alerts(fleet) == {FAILED: Severity.WARNING}
 
 
+@virtually
+async def test_the_alert_that_stays_through_all_attempts_names_no_moment() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await without_image(fleet)
+        await fleet.reaches(P.FAILED)
+        await asyncio.sleep(15)
+        (alert,) = await fleet.otto.alerts()
+    assert alert.message.endswith("it is tried again by itself, up to 5 times")
+
+
 @EVERY_REASON
 @virtually
 async def test_a_failed_worker_is_deleted_with_all_that_it_has(given: Given, reason: str, machines: int) -> None:

@@ -1,5 +1,6 @@
 /** Requests to our own API. What it refuses becomes a ProblemError, whose text is meant for people. */
 import type { Problem } from "./model";
+import { saySentence } from "./words";
 
 export class ProblemError extends Error {
   constructor(
@@ -147,4 +148,11 @@ function cookie(name: string): string {
 /** Say what went wrong, in words for people. */
 export function describe(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/** Say what is wrong with what was filled in, without the paths that programs need. */
+export function describeFaults(error: unknown): string {
+  const faults = error instanceof ProblemError ? error.faults : [];
+  if (!faults.length) return describe(error);
+  return faults.map(({ problem, remedy }) => saySentence(remedy ? `${problem}: ${remedy}` : problem)).join(" ");
 }

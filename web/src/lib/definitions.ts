@@ -48,6 +48,13 @@ export function sayNeeds(needs: ResourceRequirements | null | undefined): string
   return `${round(needs.cpu_cores)} CPU, ${round(needs.memory_gb)} GB memory, ${round(needs.storage_gb ?? 0)} GB disk`;
 }
 
+/** Say which versions of CML a lab runs on. */
+export function sayVersions(wanted: { cml_version_min?: string | null; cml_version_max?: string | null }): string {
+  const { cml_version_min: least, cml_version_max: most } = wanted;
+  if (least && most) return `${least} to ${most}`;
+  return most ? `${most} or older` : `${least} or newer`;
+}
+
 export type Statistic = "p95" | "max" | "avg";
 
 /** What a statistic of the observations would declare; rounded up, so that nobody gets less than was observed. */
@@ -77,7 +84,8 @@ export function sayMeasure(measure: string): string {
 export function sayAmount(measure: string, value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
   const shown = measure === "cpu_cores" ? value : value / 1024;
-  return `${shown.toLocaleString([], { maximumSignificantDigits: 4 })}${measure === "cpu_cores" ? "" : " GB"}`;
+  const precision = shown < 1 ? { maximumSignificantDigits: 2 } : { maximumFractionDigits: 2 };
+  return `${shown.toLocaleString([], precision)}${measure === "cpu_cores" ? "" : " GB"}`;
 }
 
 export interface Use {

@@ -38,6 +38,8 @@ export interface Lines {
   span?: readonly [number, number];
   /** A moment to mark. */
   now?: number;
+  /** Whether the legend tells how it is now, or was last, while nobody points at a moment. */
+  latest?: boolean;
 }
 
 /** The colour of the n-th track of a plot. */
@@ -70,7 +72,14 @@ function timeAxis(zone: string | undefined): uPlot.Axis {
   };
 }
 
-function timeSeries(zone: string | undefined): uPlot.Series {
+/** Return the place of the moment that is the last, or the last before `now`. */
+function latestOf(data: uPlot.AlignedData, now: number | undefined): number {
+  const moments = data[0];
+  const after = now === undefined ? -1 : moments.findIndex((at) => at > now);
+  return (after < 0 ? moments.length : after) - 1;
+}
+
+function timeSeries(zone: string | undefined, rest: number | null = null): uPlot.Series {
   const format = new Intl.DateTimeFormat(undefined, {
     ...(zone ? { timeZone: zone } : {}),
     day: "numeric",
@@ -79,7 +88,10 @@ function timeSeries(zone: string | undefined): uPlot.Series {
     minute: "2-digit",
     hour12: false,
   });
-  return { label: "Time", value: (_, at) => (at === null ? "–" : format.format(at * 1000)) };
+  return {
+    label: "Time",
+    value: (_, at) => ((at ?? rest) === null ? "–" : format.format((at ?? rest ?? 0) * 1000)),
+  };
 }
 
 function zoned(zone: string | undefined): Pick<uPlot.Options, "tzDate"> {
@@ -106,17 +118,24 @@ function markNow(plot: uPlot, now: number): void {
 }
 
 /** Draw lines over time. */
-export function drawLines(target: HTMLElement, { data, lines, width, most, unit = "", zone, span, now }: Lines): uPlot {
+export function drawLines(
+  target: HTMLElement,
+  { data, lines, width, most, unit = "", zone, span, now, latest }: Lines,
+): uPlot {
   const sign = unit ? ` ${unit}` : "";
   const whole = (value: number): string => value.toLocaleString([], { maximumFractionDigits: 1 });
-  const series = lines.map(({ label, colour, stepped, filled, dashed }): uPlot.Series => {
+  const rest = latest ? latestOf(data, now) : -1;
+  const series = lines.map(({ label, colour, stepped, filled, dashed }, place): uPlot.Series => {
     const shown = (): string => token(colour);
     return {
       label,
       stroke: shown,
       width: 2,
       points: { show: false },
-      value: (_, value) => (value === null ? "–" : `${whole(value)}${sign}`),
+      value: (_, pointed, __, at) => {
+        const value = at === null ? data[place + 1]?.[rest] : pointed;
+        return value === null || value === undefined ? "–" : `${whole(value)}${sign}`;
+      },
       ...(dashed ? { dash: [6, 4] } : {}),
       ...(stepped ? { paths: uPlot.paths.stepped?.({ align: 1 }) as uPlot.Series.PathBuilder } : {}),
       ...(filled ? { fill: () => `color-mix(in srgb, ${token(colour)} 14%, transparent)` } : {}),
@@ -140,7 +159,7 @@ export function drawLines(target: HTMLElement, { data, lines, width, most, unit 
           values: (_, ticks) => ticks.map((tick) => (tick % 1 ? "" : `${whole(tick)}${sign}`)),
         },
       ],
-      series: [timeSeries(zone), ...series],
+      series: [timeSeries(zone, data[0][rest] ?? null), ...series],
     },
     data,
     target,

@@ -1,6 +1,6 @@
 /** What reservations hold and what follows from changing them, in words. Pure. */
 import type { Reservation, ReservationRow, SessionRow } from "./model";
-import { count, sayMoment } from "./words";
+import { count, sayDate, sayMoment } from "./words";
 
 const OVER: ReadonlySet<string> = new Set(["COMPLETED", "CANCELLED", "FAILED"]);
 
@@ -139,7 +139,7 @@ export function sayRule(spec: Reservation["spec"]): string {
   if (!rule) return "once";
   const every = (rule.interval ?? 1) > 1 ? `every ${rule.interval} ${rule.every}s` : `every ${rule.every}`;
   const days = (rule.weekdays ?? []).map((day) => sayWeekday(day as Weekday)).join(", ");
-  return `${every}${days ? ` on ${days}` : ""} until ${rule.until}, at the same time in ${rule.time_zone}`;
+  return `${every}${days ? ` on ${days}` : ""} until ${sayDate(rule.until)}, at the same time in ${rule.time_zone}`;
 }
 
 /** Say what a rehearsed reservation would hold. */

@@ -36,7 +36,7 @@ function sayEnd(row: SessionRow, now: number): string {
   const files = row.files ? ` ${row.files} saved file${row.files === 1 ? "" : "s"}.` : "";
   if (row.phase === "FAILED") return `Failed: ${row.last_error || "no reason was given"}`;
   if (row.phase === "EXPIRED") return `Its slot passed before it ran.${files}`;
-  return `Over${when.startsWith(" in") ? "" : when}.${files}`;
+  return `Ended${when.startsWith(" in") ? "" : when}.${files}`;
 }
 
 /** Whether a session may be ended: nothing that is over, or on its way there, can. */

@@ -22,7 +22,7 @@ export function sayMoment(moment: string | number, now: number): string {
 }
 
 /** Say a moment in the viewer's zone to the second: the time today, else with the day. */
-export function sayExactly(moment: string, now: number): string {
+export function sayExactly(moment: string | number, now: number): string {
   const date = new Date(moment);
   const time = SECONDS.format(date);
   return date.toDateString() === new Date(now).toDateString() ? time : `${DAY_ALONE.format(date)}, ${time}`;
@@ -59,6 +59,25 @@ export function sayUtc(moment: string | number): string {
   return `${new Date(moment).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 
+/** A day as the API writes it, in words: "Sat 21 Nov 2026". */
+export function sayDate(date: string): string {
+  return FAR_DAY.format(new Date(`${date}T00:00`));
+}
+
+const WRITTEN = /(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d(?:\.\d+)?)?) ?(?:Z|UTC)/;
+
+/** Take a text apart at the moments in UTC that it has: each becomes one to say in the viewer's zone. */
+export function splitMoments(text: string): (string | { at: string })[] {
+  const found = WRITTEN.exec(text);
+  if (!found) return text ? [text] : [];
+  const end = found.index + found[0].length;
+  return [
+    ...(found.index ? [text.slice(0, found.index)] : []),
+    { at: `${found[1]}T${found[2]}Z` },
+    ...splitMoments(text.slice(end)),
+  ];
+}
+
 /** Say how long something takes: two units at most. */
 export function saySpan(milliseconds: number): string {
   const rest = Math.abs(milliseconds);
@@ -92,7 +111,7 @@ export function sayCores(millis: number): string {
 
 export function sayMemory(megabytes: number): string {
   if (megabytes < 1024) return `${megabytes} MB`;
-  return `${(megabytes / 1024).toLocaleString([], { maximumFractionDigits: 1 })} GB`;
+  return `${(megabytes / 1024).toLocaleString([], { maximumFractionDigits: 2 })} GB`;
 }
 
 export function sayDollars(amount: number): string {

@@ -2,7 +2,7 @@
 import type { TimedClaim } from "./claims";
 import type { CalendarView, LabletSession, LabWorker, Metrics, SessionRow, WorkerRow } from "./model";
 import { ENDED } from "./model";
-import { count, sayMoment } from "./words";
+import { count, sayDistance, sayMoment, saySentence } from "./words";
 
 export type WorkerVerb = "drain" | "undrain" | "pause" | "resume" | "snooze" | "terminate";
 
@@ -125,6 +125,12 @@ export function listPorts(sessions: readonly LabletSession[], foreign: readonly 
   );
   const others = foreign.map((number) => ({ number, name: "", session: "", namespace: "" }));
   return [...ours, ...others].sort((a, b) => a.number - b.number);
+}
+
+/** Say why a worker does not work, and when it is tried again. */
+export function sayFailure(error: string, retryAt: string | null | undefined, now: number): string {
+  const again = retryAt && Date.parse(retryAt) > now ? ` It is tried again ${sayDistance(retryAt, now)}.` : "";
+  return `${saySentence(error)}${again}`;
 }
 
 type Idle = NonNullable<NonNullable<LabWorker["status"]>["idle"]>;

@@ -1,6 +1,13 @@
 import { expect, test } from "vitest";
 import type { CalendarView, ObservationReport } from "../lib/model";
-import { compareVersions, definitionConsequences, needsBy, nextVersion } from "../lib/definitions";
+import {
+  compareVersions,
+  definitionConsequences,
+  needsBy,
+  nextVersion,
+  sayAmount,
+  sayVersions,
+} from "../lib/definitions";
 import { chooseLines, messageOf, withMessages } from "../lib/lines";
 import { promisesOf, sayHours } from "../lib/pools";
 import { saySentence } from "../lib/words";
@@ -50,6 +57,18 @@ test("observed needs are rounded up; without observations there are none", () =>
     memory_gb: 1025 / 1024,
     storage_gb: 16,
   });
+});
+
+test("amounts are said as exactly as somebody compares them", () => {
+  const said = [0.2368, 3.3229, 4, null].map((value) => sayAmount("cpu_cores", value));
+  expect(said).toEqual(["0.24", "3.32", "4", "–"]);
+  expect([992.9, 2304].map((value) => sayAmount("memory_mb", value))).toEqual(["0.97 GB", "2.25 GB"]);
+});
+
+test("the versions of CML that a lab runs on may be open at either end", () => {
+  expect(sayVersions({ cml_version_min: "2.9", cml_version_max: null })).toBe("2.9 or newer");
+  expect(sayVersions({ cml_version_max: "2.9" })).toBe("2.9 or older");
+  expect(sayVersions({ cml_version_min: "2.7", cml_version_max: "2.9" })).toBe("2.7 to 2.9");
 });
 
 test("what refers to a definition keeps it from being deleted", () => {

@@ -6,8 +6,8 @@ import type { LiveEvent, SessionRow, WorkerRow } from "../lib/model";
 import type { Hit } from "../lib/search";
 import { findHits } from "../lib/search";
 import { canEnd, endConsequences, sayState } from "../lib/sessions";
-import { sayCountdown, sayDistance, sayMemory, saySpan, sayUtc, toneOf } from "../lib/words";
-import { consequencesOf, verbsFor } from "../lib/workers";
+import { sayCountdown, sayDate, sayDistance, sayMemory, saySpan, sayUtc, splitMoments, toneOf } from "../lib/words";
+import { consequencesOf, sayFailure, verbsFor } from "../lib/workers";
 
 const NOW = Date.parse("2031-11-03T09:00:00Z");
 const HOUR = 3_600_000;
@@ -31,9 +31,28 @@ describe("words", () => {
     expect(sayDistance(NOW - HOUR, NOW)).toBe("1 h ago");
     expect(sayCountdown(61_000)).toBe("1:01");
     expect(sayMemory(2355)).toBe("2.3 GB");
+    expect(sayMemory(2304)).toBe("2.25 GB");
   });
 
   test("a phase that nobody foresaw is on its way", () => expect(toneOf("SOMETHING_NEW")).toBe("busy"));
+});
+
+describe("a sentence of the server", () => {
+  test.each([
+    ["tried again at 2031-11-03 09:00:41Z", ["tried again at ", { at: "2031-11-03T09:00:41Z" }]],
+    [
+      "booked from 2031-11-03 09:00 UTC on, until 2031-11-04T10:30Z",
+      ["booked from ", { at: "2031-11-03T09:00Z" }, " on, until ", { at: "2031-11-04T10:30Z" }],
+    ],
+    ["no image 'CML-3.0*' since 09:00:41Z", ["no image 'CML-3.0*' since 09:00:41Z"]],
+    ["", []],
+  ])("is taken apart at its moments: %s", (text, parts) => {
+    expect(splitMoments(text)).toEqual(parts);
+  });
+
+  test("has days that are said in full", () => {
+    expect(sayDate("2031-11-03")).toMatch(/Mon.*2031/);
+  });
 });
 
 describe("a session", () => {
@@ -45,7 +64,7 @@ describe("a session", () => {
     [{ phase: "SCHEDULED", starts_at: at(HOUR) }, "Booked; starts in 1 h."],
     [{ phase: "INSTANTIATING", message: "nodes boot" }, "Starting: nodes boot"],
     [{ phase: "FAILED", last_error: "no room" }, "Failed: no room"],
-    [{ phase: "COMPLETED", ends_at: at(-HOUR), files: 2 }, "Over 1 h ago. 2 saved files."],
+    [{ phase: "COMPLETED", ends_at: at(-HOUR), files: 2 }, "Ended 1 h ago. 2 saved files."],
   ])("%o is said so", (fields, said) => expect(sayState(session(fields), NOW)).toBe(said));
 
   test("says what ending it gives up, and cannot be ended twice", () => {
@@ -57,6 +76,12 @@ describe("a session", () => {
 });
 
 describe("a worker", () => {
+  test("that failed says why, and when it is tried again", () => {
+    expect(sayFailure("no image", at(HOUR), NOW)).toBe("No image. It is tried again in 1 h.");
+    expect(sayFailure("no image", at(-HOUR), NOW)).toBe("No image.");
+    expect(sayFailure("no image", null, NOW)).toBe("No image.");
+  });
+
   test("offers what makes sense in its phase", () => {
     expect(verbsFor(worker({ phase: "READY" }))).toEqual(["drain", "pause", "terminate"]);
     expect(verbsFor(worker({ phase: "STOPPED" }))).toEqual(["resume", "terminate"]);

@@ -172,7 +172,8 @@ def _check_failed(view: WorkerView) -> AlertFinding | None:
     elif status.remedy is Remedy.REPLACE and status.remedied_at is None:
         reason, severity, last = status.failure, Severity.WARNING, "another machine takes its place"
     elif status.retry_at is not None:
-        last = f"it is tried again at {status.retry_at:%Y-%m-%d %H:%M:%SZ}"
+        # The alert stays as it is through all attempts: a moment in it would soon be one of the past.
+        last = f"it is tried again by itself, up to {view.rules.retries} times"
         reason, severity = status.failure, Severity.WARNING
     else:
         reason, severity, last = status.failure, Severity.CRITICAL, "it is not tried again"
@@ -209,8 +210,8 @@ def _check_drain_deadline(view: WorkerView) -> AlertFinding | None:
     if view.status.phase is not WorkerPhase.DRAINING or not view.sessions or deadline is None or not near:
         return None
     names = ", ".join(session.metadata.name for session in view.sessions[:5])
-    count = len(view.sessions)
-    text = f"{view.worker.metadata.name} is drained at {deadline:%H:%M:%SZ}; {count} sessions end then: {names}"
+    end = f"{len(view.sessions)} sessions end then: {names}"
+    text = f"{view.worker.metadata.name} is drained at {deadline:%Y-%m-%d %H:%M:%SZ}; {end}"
     return AlertFinding(alert=DRAIN, severity=Severity.WARNING, reason="SessionsPresent", message=shorten_text(text))
 
 

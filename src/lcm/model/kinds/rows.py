@@ -18,7 +18,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, SessionCondition
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionCondition
 from lcm.model.kinds.worker import LabWorker, coarse_status
 
 _LONGEST_TEXT: Final = 200
@@ -107,7 +107,7 @@ class DefinitionRow(ObjectRow, omit_defaults=True, tag_field="kind", tag=LabletD
 
 
 class ReservationRow(ObjectRow, omit_defaults=True, tag_field="kind", tag=Reservation.__name__):
-    """A reservation in a list."""
+    """A reservation in a list, from the begin of its first slot to the end of its last."""
 
     definition: str = ""
     owner: str = ""
@@ -208,7 +208,7 @@ def _session_row(session: LabletSession) -> SessionRow:
 def _span_of(session: LabletSession) -> tuple[datetime | None, datetime | None]:
     spec, status, claim = session.spec, session.status, session.status.claim
     start = spec.timeslot_start or (claim.start if claim else None)
-    return start, status.ends_at or spec.timeslot_end or (claim.end if claim else None)
+    return start, status.ends_at or spec.timeslot_end or (claim.end - CLEAN_UP_TIME if claim else None)
 
 
 def _risk_of(session: LabletSession) -> str:
@@ -256,8 +256,8 @@ def _reservation_row(reservation: Reservation) -> ReservationRow:
         definition=spec.definition,
         owner=spec.owner,
         count=spec.count,
-        starts_at=status.starts_at or spec.timeslot_start,
-        ends_at=status.ends_at or spec.timeslot_end,
+        starts_at=spec.timeslot_start,
+        ends_at=status.ends_at - CLEAN_UP_TIME if status.ends_at else spec.timeslot_end,
         sessions_made=status.sessions_made,
         sessions_ended=status.sessions_ended,
         last_error=shorten_text(status.last_error, _LONGEST_TEXT),

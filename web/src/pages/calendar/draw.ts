@@ -81,9 +81,10 @@ function drawLine(
   context.fillStyle = colour("line");
   context.fillRect(0, top + scene.high - 1, width, 1);
   context.fillStyle = colour("sunken");
+  // What it must do is of the time to come.
   for (const run of row.runs ?? []) {
-    const [from, to] = [at(Date.parse(run.start)), at(Date.parse(run.end))];
-    if (to > 0 && from < width)
+    const [from, to] = [at(Math.max(scene.now, Date.parse(run.start))), at(Date.parse(run.end))];
+    if (to > Math.max(0, from) && from < width)
       context.fillRect(Math.max(0, from), top + INSET, Math.min(width, to) - Math.max(0, from), room);
   }
   for (const bar of bars) {
