@@ -78,7 +78,8 @@ async def test_a_leader_that_is_busy_leads_on_and_one_that_is_stopped_does_not(p
             heard = asyncio.create_task(leader.hear())
             assert await count_changes_of_holder(store, heard) == 0
             _, seconds, culprit = (await heard).split(maxsplit=2)
-            assert HOLD_SECONDS <= float(seconds) < HOLD_SECONDS + 5
+            # Time in which other programs had the processors is not counted.
+            assert HOLD_SECONDS / 2 <= float(seconds) < HOLD_SECONDS + 5
             assert culprit == "__main__.hold_the_loop"
             leader.tell("act", 1)
             assert await leader.hear() == "acted done done"

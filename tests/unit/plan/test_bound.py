@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.suite import for_all
 from lcm.model.base.capacity import Amount, Claim, Profile, can_accommodate
 from lcm.sim.plan.results import PricedMachine, bound_of, machines_needed
 
@@ -43,7 +43,7 @@ CLAIMS = st.lists(
 )
 
 
-@given(CLAIMS)
+@for_all(CLAIMS)
 def test_no_schedule_needs_less_than_the_bound(claims: list[Claim]) -> None:
     found = bound_of({"a": claims}, {"a": [PricedMachine(MACHINE, Decimal(1))]})
     hours, peak = first_fit(claims)
