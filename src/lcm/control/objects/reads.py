@@ -168,6 +168,7 @@ class LocalWatch(PlaneWatch):
             changed = await anext(self._watch)
             if seen := [one for change in changed.changes if (one := self._visible_change(change, self._visible_keys))]:
                 return Changes(changed.revision, seen)
+            self.passed_revision = changed.revision
 
     async def aclose(self) -> None:
         if self._watch is not None:
