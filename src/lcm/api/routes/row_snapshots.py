@@ -7,7 +7,7 @@ Read by `api.routes.stream`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
@@ -15,9 +15,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from lcm.api.routes.snapshot import SNAPSHOT_FRAME, list_pages
+from lcm.api.routes.snapshot import SNAPSHOT_FRAME, find_known, list_pages
 from lcm.control.delivery.feed import Feed
-from lcm.control.objects.cache import Cache
 from lcm.control.objects.deletion import PLANE_CALLER
 from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.reports import list_newest_metrics
@@ -152,13 +151,11 @@ class RowSnapshots:
 
     async def _make(self) -> EncodedRows:
         epoch, time = self._feed.epoch, asyncio.get_running_loop().time
-        began, cache = time(), self._core.cache
-        known = cache if cache is not None and cache.is_ready else None
-        revision = min(self._feed.revision, known.known_revision) if known else self._feed.revision
+        began, (known, revision) = time(), find_known(self._core.cache, self._feed)
         plane, time_slice = self._core.plane_for(PLANE_CALLER), TimeSlice()
         fleet, workers, common, owned = list[bytes](), list[LabWorker](), list[bytes](), dict[str, list[bytes]]()
         for kind in _KINDS:
-            async for page in _known_objects(known, kind) if known else list_pages(plane, kind):
+            async for page in list_pages(plane, kind, known):
                 for one in page:
                     await time_slice.yield_if_over()
                     if isinstance(one, LabWorker):
@@ -172,11 +169,6 @@ class RowSnapshots:
         made = EncodedRows(epoch, revision, time(), time() - began, everything, common, owned)
         self._held.add(made)
         return made
-
-
-async def _known_objects(cache: Cache, kind: type[Resource]) -> AsyncGenerator[Sequence[Resource]]:
-    """Yield what is known of a kind in this process: nothing need be read and decoded for it."""
-    yield cache.all(kind)
 
 
 def _is_made(newest: asyncio.Task[EncodedRows]) -> bool:
