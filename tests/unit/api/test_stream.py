@@ -59,6 +59,25 @@ async def test_a_new_client_is_told_how_things_stand_and_then_what_happens(desk:
     assert [(one["session_id"], one["state"]) for one in sessions.data["sessions"]] == [(uid, "PENDING")]
 
 
+async def test_a_snapshot_has_what_the_filters_ask_for(desk: Desk) -> None:
+    worker = await desk.done("root", "POST", "/api/workers", json=DOCUMENTS["LabWorker"])
+    mine, other = await book(desk, "ada", "mine"), await book(desk, "bob", "other")
+
+    async def begin_with(**filters: str) -> tuple[list[str], list[str]]:
+        _, workers, sessions = await read(desk, "root", 3, **filters)
+        return [one["worker_id"] for one in workers.data["workers"]], [
+            one["session_id"] for one in sessions.data["sessions"]
+        ]
+
+    uid = worker["metadata"]["uid"]
+    assert await begin_with(session_id=mine) == ([], [mine])
+    assert await begin_with(owner_id="bob") == ([], [other])
+    assert await begin_with(worker_id=uid) == ([uid], [])
+    assert await begin_with(event_types="worker.*") == ([uid], [])
+    assert await begin_with(event_types="lablet.session.created,alert.*") == ([], [mine, other])
+    assert await begin_with(event_types="alert.raised") == ([], [])
+
+
 async def test_a_client_that_is_cut_off_within_its_snapshot_gets_all_of_it_when_it_returns(desk: Desk) -> None:
     await desk.done("root", "POST", "/api/workers", json=DOCUMENTS["LabWorker"])
     await book(desk, "ada", "mine")

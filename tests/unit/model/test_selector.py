@@ -2,11 +2,12 @@
 
 import time
 
+import msgspec
 import pytest
 
 from harness import given
 from lcm.model.base.errors import Invalid
-from lcm.model.base.selector import EVERYTHING, SelectorTerm, format_terms, parse_selector, selects
+from lcm.model.base.selector import EVERYTHING, SelectorTerm, find_needed_texts, format_terms, parse_selector, selects
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
@@ -115,3 +116,25 @@ def test_a_term_without_values_asks_whether_it_is_there() -> None:
 def test_phases_compare_as_they_are_written() -> None:
     running = given.session(phase=SessionPhase.RUNNING)
     assert selects(parse_selector(LabletSession, fields="status.phase=RUNNING,status.outcome!=FAILED"), running)
+
+
+@pytest.mark.parametrize(
+    ("fields", "needed"),
+    [
+        ("status.phase=READY", [[b'"READY"']]),
+        ("status.phase in (READY,ACTIVE),spec.lab_track=ccna", [[b'"READY"', b'"ACTIVE"'], [b'"ccna"']]),
+        ("status.phase=PENDING", []),  # a document that lacks the field has it
+        ("spec.aws.region=us-east-1", []),  # likewise
+        ("spec.wanted_state in (stopped,running)", []),
+        ("status.phase!=READY", []),
+        ("status.ec2.private_ip", []),
+        ("spec.aws.public_ip=true", []),  # JSON writes no quotes
+        ("metadata.generation=1", []),
+        ("spec.lab_track=ré", []),
+    ],
+)
+def test_what_the_json_of_a_selected_object_must_contain(fields: str, needed: list[list[bytes]]) -> None:
+    where = parse_selector(LabWorker, "", fields)
+    assert find_needed_texts(LabWorker, where) == needed
+    if selects(where, READY):
+        assert all(any(text in msgspec.json.encode(READY) for text in texts) for texts in needed)

@@ -73,6 +73,19 @@ async def test_selectors_leave_no_gap_and_no_empty_page(selectors: tuple[str, st
     assert await pages(plane, LabWorker, 2, parse_selector(LabWorker, *selectors)) == wanted
 
 
+async def test_a_search_for_what_nothing_has_looks_at_so_many_objects_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "PAGE_SIZE", 2)
+    monkeypatch.setattr(reads, "MOST_EXAMINED", 4)
+    plane = (await workers(9))[ROOT]
+    where = parse_selector(LabWorker, "", "status.phase=DRAINING")
+    assert await pages(plane, LabWorker, 5, where) == [[], [], []]
+    assert await pages(plane, LabWorker, 5, parse_selector(LabWorker, "", "spec.lab_track=t1")) == [
+        ["w01", "w03"],
+        ["w05", "w07"],
+        [],
+    ]
+
+
 async def test_pages_are_true_at_the_first_ones_revision() -> None:
     stage = await workers(4)
     first = await stage[ROOT].list(LabWorker, limit=2)

@@ -22,6 +22,18 @@ export function get<T>(path: string, query: Query = {}, signal?: AbortSignal): P
   return send<T>("GET", path, undefined, query, { signal });
 }
 
+/** Read all pages of a list: one may be empty though others follow. */
+export async function getAll<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<{ items: T[] }> {
+  const items: T[] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await get<{ items: T[]; next?: string | null }>(path, { ...query, cursor }, signal);
+    items.push(...page.items);
+    cursor = page.next ?? undefined;
+  } while (cursor !== undefined);
+  return { items };
+}
+
 /**
  * Change something: the browser's session needs the value of its second cookie with each change. With `at` it is
  * changed only if it still has that revision.

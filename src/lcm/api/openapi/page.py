@@ -76,6 +76,7 @@ does not exist.
 
 - `{id}` is an object's name or its uid. Objects are in namespace `default` unless `?namespace=` says otherwise.
 - Lists come in pages: `limit`, and `cursor` from the answer's `next`. All pages are true at the first one's `revision`.
+  A page may be shorter than `limit`, even empty, though others follow: there are no more once there is no `next`.
   `label_selector` takes `tier=exam,site!=ber,track in (a,b),!old`, `field_selector` takes `status.phase=READY`.
 - An answer with one object carries its revision as `ETag`. `If-Match` with it makes a write fail with 412 if somebody
   was faster; so does a `resource_version` in a document, with 409.

@@ -1,7 +1,8 @@
 """The rows that a client of the event stream begins with: made once for all who ask at about the same time.
 
-Reading and encoding thousands of objects costs far more than sending them. Whoever is given a snapshot goes on from the
-revision at which it was begun, so one that is a moment old is as good as a new one: the events since then follow it.
+Encoding thousands of objects costs far more than sending them, and reading them even more, so those are taken that the
+process knows. Whoever is given a snapshot goes on from the revision at which it was begun, so one that is a moment old
+is as good as a new one: the events since then follow it.
 Read by `api.routes.stream`.
 """
 
@@ -14,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from lcm.api.routes.snapshot import SNAPSHOT_FRAME, list_pages
+from lcm.api.routes.snapshot import SNAPSHOT_FRAME, find_known, list_pages
 from lcm.control.delivery.feed import Feed
 from lcm.control.objects.deletion import PLANE_CALLER
 from lcm.control.plane.local import ControlPlane
@@ -149,12 +150,12 @@ class RowSnapshots:
         return age < (OLDEST_SECONDS if len(self._held) >= MOST_HELD else fresh)
 
     async def _make(self) -> EncodedRows:
-        epoch, revision, time = self._feed.epoch, self._feed.revision, asyncio.get_running_loop().time
-        began = time()
+        epoch, time = self._feed.epoch, asyncio.get_running_loop().time
+        began, (known, revision) = time(), find_known(self._core.cache, self._feed)
         plane, time_slice = self._core.plane_for(PLANE_CALLER), TimeSlice()
         fleet, workers, common, owned = list[bytes](), list[LabWorker](), list[bytes](), dict[str, list[bytes]]()
         for kind in _KINDS:
-            async for page in list_pages(plane, kind):
+            async for page in list_pages(plane, kind, known):
                 for one in page:
                     await time_slice.yield_if_over()
                     if isinstance(one, LabWorker):

@@ -4,11 +4,14 @@ Programs get lines about workers and sessions; who asks for rows gets those of `
 `api.routes.stream`.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, TypeVar
 
+from lcm.control.delivery.feed import Feed
+from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane
-from lcm.model.access.identity import PERMISSIONS, Verb
+from lcm.model.access.identity import PERMISSIONS, Verb, can_see
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import LabletSession
@@ -47,17 +50,39 @@ class Snapshot(Part):
     sessions: tuple[SessionLine, ...] = ()
 
 
-async def read_snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
-    """Yield the workers and sessions that a caller may see."""
+def find_known(cache: Cache | None, feed: Feed) -> tuple[Cache | None, int]:
+    """Return what is known in this process, None if nothing is, and after which revision events have to follow it."""
+    if cache is None or not cache.is_ready:
+        return None, feed.revision
+    return cache, min(feed.revision, cache.known_revision)
+
+
+Wants = Callable[[LabWorker | LabletSession], bool]
+
+
+async def read_snapshot(plane: Plane, known: Cache | None, wants: Wants) -> AsyncGenerator[Snapshot]:
+    """Yield the workers and sessions that a caller may see and wants, from what is known, or else from the store.
+
+    Each kind has one part at least, which may be empty.
+    """
     if plane.caller.role in PERMISSIONS[LabWorker.__name__][Verb.READ]:
-        async for workers in list_pages(plane, LabWorker):
-            yield Snapshot(workers=tuple(map(_worker_line, workers)))
-    async for sessions in list_pages(plane, LabletSession):
-        yield Snapshot(sessions=tuple(map(_session_line, sessions)))
+        async for workers in list_pages(plane, LabWorker, known):
+            yield Snapshot(workers=tuple(_worker_line(one) for one in workers if wants(one)))
+    async for sessions in list_pages(plane, LabletSession, known):
+        yield Snapshot(sessions=tuple(_session_line(one) for one in sessions if wants(one)))
 
 
-async def list_pages(plane: Plane, kind: type[R]) -> AsyncGenerator[Sequence[R]]:
-    """Yield every object of a kind that a caller may see, page by page. Raises what the store raises."""
+async def list_pages(plane: Plane, kind: type[R], known: Cache | None = None) -> AsyncGenerator[Sequence[R]]:
+    """Yield every object of a kind that a caller may see, page by page. Raises what the store raises.
+
+    Nothing need be read and decoded of what is `known` in this process.
+    """
+    if known is not None:
+        objects = known.all(kind)
+        for begin in range(0, max(1, len(objects)), LONGEST_PAGE):
+            yield [one for one in objects[begin : begin + LONGEST_PAGE] if can_see(plane.caller, one)]
+            await asyncio.sleep(0)
+        return
     cursor = None
     while True:
         page = await plane.list(kind, limit=LONGEST_PAGE, cursor=cursor)

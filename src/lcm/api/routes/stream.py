@@ -19,12 +19,14 @@ from lcm.api.http.answers import SSE, Stream
 from lcm.api.http.auth import TokenWatch
 from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, SIGNED_IN, Route
-from lcm.api.routes.snapshot import SNAPSHOT_FRAME, read_snapshot
+from lcm.api.routes.snapshot import SNAPSHOT_FRAME, find_known, read_snapshot
 from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
 from lcm.model.access.identity import SEES_ALL, Caller
 from lcm.model.base.errors import Fault, Invalid, Later, Relist
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Moment, Part
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 
 HEARTBEAT_SECONDS: Final = 5.0
 _ID: Final = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,15})\.([0-9]{1,15})")
@@ -91,6 +93,30 @@ class EventSubscription:
             and (not (self.types or self.families) or event.type in self.types or event.type.startswith(self.families))
         )
 
+    def wants_object(self, resource: LabWorker | LabletSession) -> bool:
+        """Return whether the client should receive an object in its snapshot: one of which it would receive events."""
+        uid = resource.metadata.uid
+        if isinstance(resource, LabWorker):
+            of_sessions = self.session_id or self.definition_id or self.owner_id
+            return self._wants_family("worker.") and not of_sessions and self.worker_id in ("", uid)
+        status, spec = resource.status, resource.spec
+        return (
+            self._wants_family("lablet.session.")
+            and self.session_id in ("", uid)
+            and self.definition_id in ("", spec.definition)
+            and self.owner_id in ("", spec.owner)
+            and self.worker_id in ("", status.worker_id)
+        )
+
+    def _wants_family(self, begin: str) -> bool:
+        """Return whether the client receives any events whose type begins so."""
+        named = any(one.startswith(begin) for one in self.types)
+        return (
+            named
+            or not (self.types or self.families)
+            or any(one.startswith(begin) or begin.startswith(one) for one in self.families)
+        )
+
 
 class RowEvent(Part):
     """An event for a client that asked for rows; `row` is null when an object was removed, or did not change."""
@@ -140,7 +166,7 @@ async def _stream_frames(
     while True:
         begun_at = -1
         if at is None:
-            begun = _Beginning(request, b"reset" if brought else b"hello", rows=wanted.rows, snapshot=snapshot)
+            begun = _Beginning(request, b"reset" if brought else b"hello", wanted, snapshot=snapshot)
             async with aclosing(begun.frames()) as beginning:
                 async for part in beginning:
                     if not vigil.is_valid():
@@ -167,10 +193,11 @@ async def _stream_frames(
 class _Beginning:
     """What a client is sent that is new, or whose past is gone. Events follow from the position `at`."""
 
-    def __init__(self, request: Request, greeting: bytes, *, rows: bool, snapshot: bool) -> None:
+    def __init__(self, request: Request, greeting: bytes, wanted: EventSubscription, *, snapshot: bool) -> None:
         self._request = request
         self._greeting = greeting
-        self._parts = _no_parts if not snapshot else self._read_rows if rows else self._read_lines
+        self._wanted = wanted
+        self._parts = _no_parts if not snapshot else self._read_rows if wanted.rows else self._read_lines
         self.at = Position(request.shared.feed.revision, WHOLE_COMMIT)
 
     async def frames(self) -> AsyncGenerator[bytes]:
@@ -186,7 +213,9 @@ class _Beginning:
         yield b"%s\n%s" % (_id_line(self.at, self._request.shared.feed.epoch), held)
 
     async def _read_lines(self) -> AsyncGenerator[bytes]:
-        async for lines in read_snapshot(self._request.plane):
+        known, revision = find_known(self._request.shared.core.cache, self._request.shared.feed)
+        self.at = Position(revision, WHOLE_COMMIT)
+        async for lines in read_snapshot(self._request.plane, known, self._wanted.wants_object):
             yield SNAPSHOT_FRAME % _encode(lines)
 
     async def _read_rows(self) -> AsyncGenerator[bytes]:

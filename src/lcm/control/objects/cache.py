@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from lcm.control.plane.protocol import Changes, ObjectChange, Plane, R, Ref, ref_of
+from lcm.control.plane.protocol import Changes, ObjectChange, Plane, PlaneWatch, R, Ref, ref_of
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import went_back_error
@@ -41,6 +41,7 @@ class Cache:
         self._callbacks: dict[object, Callable[[ObjectChange], None]] = {}
         self._complete = asyncio.Event()
         self._revision = 0
+        self._watch: PlaneWatch | None = None
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._failures = 0
         self._last_error = ""
@@ -71,6 +72,16 @@ class Cache:
     def all(self, kind: type[R]) -> Sequence[R]:
         """Return all objects of a kind, in no particular order."""
         return [found for found in self._objects_of(kind).values() if isinstance(found, kind)]
+
+    @property
+    def known_revision(self) -> int:
+        """The newest revision at which everything here is known to be as it was; what came later may be here, too."""
+        return max(self._revision, self._watch.passed_revision if self._watch else 0)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything was listed once."""
+        return self._complete.is_set()
 
     def has_reached(self, revision: int) -> bool:
         """Return whether the state of these kinds at a revision is known."""
@@ -162,8 +173,8 @@ class Cache:
             await time_slice.yield_if_over()
 
     async def _follow(self, after: int) -> None:
-        async with self._plane.watch(*self._objects, after=after) as watch:
-            async for changes in watch:
+        async with self._plane.watch(*self._objects, after=after) as self._watch:
+            async for changes in self._watch:
                 self._apply_changes(changes)
 
     def _apply_changes(self, changes: Changes) -> None:

@@ -13,14 +13,14 @@ from typing import Final, Generic
 import msgspec
 
 from lcm.control.objects.archive import archived_prefix
-from lcm.control.objects.records import NAME, mentions, read_entry, ref_of_key
+from lcm.control.objects.records import CODEC, NAME, codec_of, mentions, read_entry, ref_of_key
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, PlaneWatch, R
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Role, Verb, can_see
 from lcm.model.access.secret import show_fingerprints
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.base.resource import shorten_text
-from lcm.model.base.selector import ObjectSelector, selects
+from lcm.model.base.selector import ObjectSelector, find_needed_texts, selects
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
@@ -30,6 +30,8 @@ from lcm.system.tasks import TimeSlice
 _MAX_REVISION: Final = 2**53
 PAGE_BYTES: Final = 8_000_000
 """What the objects of a page have in the store, at most: a page of large ones ends before its limit."""
+MOST_EXAMINED: Final = 20_000
+"""How many objects are looked at for a page, at most: of a rare kind it may be empty though others follow."""
 _cursor_decoder: Final = msgspec.msgpack.Decoder(tuple[int, str])
 
 
@@ -91,13 +93,16 @@ def _sees_only_own(writer: Writer, kind: type[R]) -> bool:
 
 
 async def _filter_page(writer: Writer, asked: ListRequest[R], start: Cursor | None) -> Listing[R]:
-    limited, found, last = _sees_only_own(writer, asked.kind), list[R](), start
+    limited, found, last, examined = _sees_only_own(writer, asked.kind), list[R](), start, 0
     labels, size, time_slice = asked.where.exact_labels, 0, TimeSlice()
+    needed = find_needed_texts(KINDS[asked.kind.__name__].struct, asked.where) if codec_of(asked.kind) is CODEC else ()
     page = await writer.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=start)
     while True:
         for entry in page.entries:
             await time_slice.yield_if_over()
             if limited and not mentions(entry, writer.caller.name):
+                continue
+            if not all(any(text in entry.value for text in texts) for texts in needed):
                 continue
             resource = read_entry(entry, asked.kind)
             if not (can_see(writer.caller, resource) and asked.matches(resource)):
@@ -107,8 +112,9 @@ async def _filter_page(writer: Writer, asked: ListRequest[R], start: Cursor | No
                 return Listing(found, page.revision, _encode_cursor(last))
             found.append(resource)
             last = Cursor(page.revision, entry.key)
-        if page.next is None:
-            return Listing(found, page.revision, None)
+        examined += len(page.entries)
+        if page.next is None or examined >= MOST_EXAMINED:
+            return Listing(found, page.revision, _encode_cursor(page.next))
         page = await writer.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=page.next)
 
 
@@ -162,6 +168,7 @@ class LocalWatch(PlaneWatch):
             changed = await anext(self._watch)
             if seen := [one for change in changed.changes if (one := self._visible_change(change, self._visible_keys))]:
                 return Changes(changed.revision, seen)
+            self.passed_revision = changed.revision
 
     async def aclose(self) -> None:
         if self._watch is not None:

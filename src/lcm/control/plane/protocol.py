@@ -99,6 +99,9 @@ class Changes:
 class PlaneWatch(ABC):
     """An endless reader of changes: the commits in order, each once. Close it, or use it in an async `with`."""
 
+    passed_revision = 0
+    """Up to which revision there was nothing else that concerns the reader, if that is known."""
+
     @abstractmethod
     async def __anext__(self) -> Changes:
         """Wait for the next commit. Raise Relist when the history is gone or the reader was too slow."""
