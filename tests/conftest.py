@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 
+import hypothesis
 import pytest
 from coverage import Coverage
 
@@ -21,6 +22,8 @@ os.environ.pop("LCM_TZ", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in its background; every program that tests start would ignore Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+hypothesis.settings.register_profile("suite", deadline=None)  # a machine may be busy with something else
+hypothesis.settings.load_profile("suite")
 UNMEASURED = (
     "crash/",
     "simulation/",
