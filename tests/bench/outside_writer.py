@@ -1,4 +1,7 @@
-"""Another process that commits to a SQLite store; each value is the moment its commit began. For bench_store_sqlite."""
+"""Another process that commits to a SQLite store: `python outside_writer.py FILE COUNT PAUSE`.
+
+Each value is the moment its commit began. For the benches of the store, and of reads from a shared file.
+"""
 
 import asyncio
 import sys
@@ -9,14 +12,13 @@ from lcm.store.base import Put
 from lcm.store.sqlite.engine import SqliteStore
 
 
-async def write(path: Path, count: int) -> None:
+async def write(path: Path, count: int, pause: float) -> None:
     store = await SqliteStore.open(path)
     for n in range(count):
-        # No multiple of the watcher's polling, lest all commits meet it at the same phase.
-        await asyncio.sleep(0.0073)
+        await asyncio.sleep(pause)
         await store.commit(Put(f"k/{n}", str(time.time()).encode()))
     await store.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(write(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(write(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

@@ -225,6 +225,10 @@ class Store(Protocol):
         """Return the newest state of one key; None means that the store has no such key."""
         ...
 
+    async def get_all(self, *keys: str) -> Sequence[Entry | None]:
+        """Return what `get` returns of several keys, in their order. They need not be of one revision."""
+        ...
+
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
@@ -235,9 +239,10 @@ class Store(Protocol):
         """
         ...
 
-    def watch(self, prefix: str, *, after: int) -> StoreWatch:
-        """Follow every commit with a revision above `after` that touches the prefix: no gap, no duplicate.
+    def watch(self, *prefixes: str, after: int) -> StoreWatch:
+        """Follow every commit with a revision above `after` that touches one of the prefixes: no gap, no duplicate.
 
+        Of each commit only the changes under these prefixes are told.
         Survives lost connections. Ends with Relist when `after` was compacted, when the reader, having once
         caught up, falls behind by more commits than the engine's backlog, or when the store is closed or was
         closed before.
@@ -336,16 +341,15 @@ def check_commit(ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None
     count = len(ops) + bool(events) + (fence is not None)
     if count > MAX_OPERATIONS:
         raise TooLarge(f"{count} operations in one commit; the limit is {MAX_OPERATIONS}")
-    size = sum(_size(event) + _LENGTH_BYTES for event in events)
+    size = sum(_size(event) + _LENGTH_BYTES for event in events) if events else 0
     for op in ops:
         check_key(op.key)
         size += len(op.key)
         if isinstance(op, Put):
-            size += _size(op.value)
-            size += sum(_text_size("labels", text) + _LENGTH_BYTES for pair in op.labels.items() for text in pair)
+            size += _size(op.value) + (_labels_size(op.labels) if op.labels else 0)
     if size > MAX_BYTES:
         raise TooLarge(f"{size} bytes in one commit; the limit is {MAX_BYTES}")
-    if len({op.key for op in ops}) < len(ops):
+    if len(ops) > 1 and len({op.key for op in ops}) < len(ops):
         raise Invalid(Fault("commit", "a key occurs twice", "put one operation per key into a commit"))
 
 
@@ -422,6 +426,10 @@ def _size(value: bytes) -> int:
     if not isinstance(value, bytes):
         raise Invalid(Fault("commit", f"a value is {type(value).__name__}", "values and events are bytes"))
     return len(value)
+
+
+def _labels_size(labels: Mapping[str, str]) -> int:
+    return sum(_text_size("labels", text) + _LENGTH_BYTES for pair in labels.items() for text in pair)
 
 
 def _text_size(where: str, text: str) -> int:

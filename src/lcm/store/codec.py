@@ -7,7 +7,8 @@ and unknown fields are kept when it is written again. Called by `control`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
@@ -54,41 +55,39 @@ class Codec:
     def encode(self, value: msgspec.Struct, *, onto: bytes | None = None) -> bytes:
         """Encode a document. `onto` is the stored state it replaces, whose unknown fields are kept."""
         body = msgspec.json.encode(value)
-        if onto is None or self._is_fully_known(onto, type(value)):
+        if onto is None or self.is_fully_known(onto, type(value)):
             return self._head + b"\n" + body
         head, old = self._parse(onto, type(value))
-        merged = _merge(msgspec.json.decode(body), old, _type_info(type(value)))
+        merged = _merge(msgspec.json.decode(body), old, _shape_of_struct(type(value)))
         newer = _versions(head)[0] > self._schema
         return (head if newer else self._head) + b"\n" + msgspec.json.encode(merged)
 
     def decode(self, raw: bytes, kind: type[T]) -> T:
         """Decode a document. Raises Stuck when this version cannot."""
         read = self._read_once if len(raw) <= _MAX_CACHED_BYTES else self._read
-        return read(raw, kind)
+        return read(raw, kind)[0]
 
-    def _read(self, raw: bytes, kind: type[T]) -> T:
+    def is_fully_known(self, raw: bytes, kind: type[T]) -> bool:
+        """Return whether a document is of this schema and has no fields that this version does not know."""
+        read = self._read_once if len(raw) <= _MAX_CACHED_BYTES else self._read
+        try:
+            return read(raw, kind)[1]
+        except Stuck:
+            return False
+
+    def _read(self, raw: bytes, kind: type[T]) -> tuple[T, bool]:
         head, _, body = raw.partition(b"\n")
         if head == self._head:
             try:
-                return _decoder(kind).decode(body)
+                return _decoder(kind).decode(body), True
             except _DECODE_ERRORS:
                 pass  # perhaps it only has fields of a newer minor version: read the known ones
         _, document = self._parse(raw, kind)
         try:
-            return msgspec.convert(_prune(document, _type_info(kind)), kind)
+            return msgspec.convert(_prune(document, _shape_of_type(kind)), kind), False
         except msgspec.ValidationError as error:
             message = f"a stored {kind.__name__} cannot be read ({error}); run the version that wrote it, or newer"
             raise Stuck("UnreadableDocument", message) from error
-
-    def _is_fully_known(self, raw: bytes, kind: type[msgspec.Struct]) -> bool:
-        head, _, body = raw.partition(b"\n")
-        if head != self._head:
-            return False
-        try:
-            _decoder(kind).decode(body)
-        except _DECODE_ERRORS:
-            return False
-        return True
 
     def _parse(self, raw: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Json]]:
         head, _, body = raw.partition(b"\n")
@@ -116,7 +115,7 @@ def decode_known(body: bytes | msgspec.Raw, kind: type[D]) -> D:
         return _decoder(kind).decode(body)
     except msgspec.ValidationError:
         document = msgspec.json.decode(body)
-        return msgspec.convert(_prune(document, _type_info(kind)), kind)
+        return msgspec.convert(_prune(document, _shape_of_type(kind)), kind)
 
 
 def is_from_newer(body: bytes, kind: type[msgspec.Struct]) -> bool:
@@ -144,76 +143,116 @@ def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
     return _decoders[kind]
 
 
-_type_info: Final[Callable[[Any], inspect.Type]] = cache(inspect.type_info)
+@dataclass(slots=True)
+class _Shape:
+    """Where in documents of a type there may be fields that this version does not know. None is for types without any.
 
-
-def _prune(document: Json, info: inspect.Type) -> Json:
-    match _resolve_type(info, document), document:
-        case inspect.StructType() as struct, dict():
-            known = _read_fields(struct.cls)
-            return {name: _prune(value, known[name]) for name, value in document.items() if name in known}
-        case inspect.DictType(value_type=item), dict():
-            return {name: _prune(value, item) for name, value in document.items()}
-        case (inspect.ListType() | inspect.VarTupleType()) as array, list():
-            return [_prune(value, array.item_type) for value in document]
-    return document
-
-
-def _merge(new: Json, old: Json, info: inspect.Type) -> Json:
-    match _resolve_type(info, new), new, old:
-        case inspect.StructType() as struct, dict(), dict():
-            known = _read_fields(struct.cls)
-            kept = {name: value for name, value in old.items() if name not in known}
-            return kept | {name: _merge(value, old.get(name), known[name]) for name, value in new.items()}
-        case inspect.DictType(value_type=item), dict(), dict():
-            return {name: _merge(value, old.get(name), item) for name, value in new.items()}
-        case (inspect.ListType() | inspect.VarTupleType()) as array, list(), list():
-            left = list(old)
-            return [_merge(value, _take_old_member(value, left, array.item_type), array.item_type) for value in new]
-    return new
-
-
-def _take_old_member(new: Json, left: list[Json], info: inspect.Type) -> Json:
-    """Remove and return the old state of a list's member.
-
-    It is found by identity where members have one, else by equality of the known fields.
+    A union has the shape of its first part for objects and of its first part for arrays.
     """
-    struct = _resolve_type(info, new)
-    if not isinstance(struct, inspect.StructType):
-        return None
-    identity = next((name for name in _IDENTITY_FIELDS if name in _read_fields(struct.cls)), None)
-    for place, old in enumerate(left):
-        if identity is None:
-            is_same = _reencode_known(old, struct) == new
-        else:
-            is_same = (old.get(identity) if isinstance(old, dict) else None) == new[identity]
-        if is_same:
-            return left.pop(place)
+
+    struct: type[msgspec.Struct] | None = None
+    fields: "dict[str, _Shape | None] | None" = None
+    """Of a struct, by name."""
+    values: "_Shape | None" = None
+    """Of a dict's values."""
+    members: "_Shape | None" = None
+    """Of an array's members."""
+    identity: str | None = None
+    """The field of a struct that identifies it in a list, if there is one."""
+
+
+_struct_shapes: dict[type, _Shape] = {}
+
+
+def _shape_of_struct(kind: type[msgspec.Struct]) -> _Shape:
+    if (known := _struct_shapes.get(kind)) is not None:
+        return known
+    shape = _struct_shapes[kind] = _Shape(struct=kind)  # known before its fields, which may refer to it
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    shape.fields = {field.encode_name: _shape_of(field.type) for field in info.fields}
+    shape.identity = next((name for name in _IDENTITY_FIELDS if name in shape.fields), None)
+    return shape
+
+
+def _shape_of(info: inspect.Type) -> _Shape | None:
+    match info:
+        case inspect.Metadata(type=inner):
+            return _shape_of(inner)
+        case inspect.StructType(cls=kind):
+            return _shape_of_struct(kind)
+        case inspect.DictType(value_type=inner):
+            values = _shape_of(inner)
+            return _Shape(values=values) if values else None
+        case inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
+            members = _shape_of(inner)
+            return _Shape(members=members) if members else None
+        case inspect.UnionType(types=types):
+            return _shape_of_union([shape for one in types if (shape := _shape_of(one))])
     return None
 
 
-def _reencode_known(document: Json, struct: inspect.StructType) -> Json:
+def _shape_of_union(parts: Sequence[_Shape]) -> _Shape | None:
+    of_object = next((one for one in parts if one.struct or one.values), None)
+    of_array = next((one for one in parts if one.members), None)
+    if of_object is None or of_array is None:
+        return of_object or of_array
+    return replace(of_object, members=of_array.members)
+
+
+_shape_of_type: Final[Callable[[Any], _Shape | None]] = cache(lambda kind: _shape_of(inspect.type_info(kind)))
+
+
+def _prune(document: Json, shape: _Shape | None) -> Json:
+    if shape is None:
+        return document
+    if isinstance(document, dict):
+        known, values = shape.fields, shape.values
+        if known is not None:
+            return {name: _prune(value, known[name]) for name, value in document.items() if name in known}
+        return {name: _prune(value, values) for name, value in document.items()}
+    if isinstance(document, list):
+        return [_prune(value, shape.members) for value in document]
+    return document
+
+
+def _merge(new: Json, old: Json, shape: _Shape | None) -> Json:
+    if shape is None:
+        return new
+    if isinstance(new, dict) and isinstance(old, dict):
+        known = shape.fields
+        if known is None:
+            return {name: _merge(value, old.get(name), shape.values) for name, value in new.items()}
+        kept = {name: value for name, value in old.items() if name not in known}
+        return kept | {name: _merge(value, old.get(name), known[name]) for name, value in new.items()}
+    if isinstance(new, list) and isinstance(old, list) and shape.members is not None:
+        return _merge_members(new, old, shape.members)
+    return new
+
+
+def _merge_members(new: list[Json], old: list[Json], shape: _Shape) -> list[Json]:
+    """Merge the members of lists. The old state of a member is found by identity, or by all that is known of it."""
+    if shape.fields is None:
+        return new
+    left = [(_identify_member(one, shape), one) for one in old]
+    merged = []
+    for value in new:
+        wanted = value if shape.identity is None else value[shape.identity]
+        place = next((place for place, (known, _) in enumerate(left) if known == wanted), None)
+        merged.append(value if place is None else _merge(value, left.pop(place)[1], shape))
+    return merged
+
+
+def _identify_member(document: Json, shape: _Shape) -> Json:
+    if shape.identity is not None:
+        return document.get(shape.identity) if isinstance(document, dict) else None
+    return _reencode_known(document, shape)
+
+
+def _reencode_known(document: Json, shape: _Shape) -> Json:
     """Return a member as this version would write it; None when it cannot be read."""
+    assert shape.struct is not None, "only structs have fields"
     try:
-        return msgspec.json.decode(msgspec.json.encode(msgspec.convert(_prune(document, struct), struct.cls)))
+        return msgspec.json.decode(msgspec.json.encode(msgspec.convert(_prune(document, shape), shape.struct)))
     except msgspec.ValidationError:
         return None
-
-
-def _resolve_type(info: inspect.Type, document: Json) -> inspect.Type:
-    """Resolve an optional or annotated type to the part that describes this document."""
-    if isinstance(info, inspect.Metadata):
-        return _resolve_type(info.type, document)
-    if not isinstance(info, inspect.UnionType):
-        return info
-    parts = [_resolve_type(one, document) for one in info.types]
-    if isinstance(document, dict):
-        return next((one for one in parts if isinstance(one, inspect.StructType | inspect.DictType)), info)
-    return next((one for one in parts if isinstance(one, inspect.ListType | inspect.VarTupleType)), info)
-
-
-@cache
-def _read_fields(kind: type) -> dict[str, inspect.Type]:
-    struct = inspect.type_info(kind)
-    assert isinstance(struct, inspect.StructType)
-    return {field.encode_name: field.type for field in struct.fields}

@@ -5,8 +5,9 @@ up, falling behind by more than the backlog ends it.
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Final, Self
 
 from lcm.model.base.errors import LcmError, Relist
@@ -20,22 +21,32 @@ History = Callable[[str, int, int], Awaitable[tuple[Sequence[CommitChanges], int
 """From (prefix, after, until): commits with after < revision <= until, oldest first, and how far they reach."""
 
 
+ANY: Final = ""
+"""Stands for all first parts of keys."""
+
+
 class Hub:
-    """The watches of a process, and the newest revision that was published to them."""
+    """The watches of a process, and the newest revision that was published to them.
+
+    A commit is passed only to the watches of the keys' first parts, up to a slash, that it touches.
+    """
 
     def __init__(self, history: History, *, tail: int, backlog: int = BACKLOG) -> None:
         self._history = history
         self._backlog = backlog
         self._watches: dict[QueueWatch, None] = {}  # not a set, whose order would differ from run to run
+        self._by_part: defaultdict[str, dict[QueueWatch, None]] = defaultdict(dict)
         self._closed = False
         self.tail = tail
 
     def __bool__(self) -> bool:
         return bool(self._watches)
 
-    def watch(self, prefix: str, after: int) -> "QueueWatch":
-        watch = QueueWatch(self, self._history, prefix, after, self._backlog)
+    def watch(self, prefixes: Sequence[str], after: int) -> "QueueWatch":
+        watch = QueueWatch(self, self._history, prefixes, after, self._backlog)
         self._watches[watch] = None
+        for part in watch.parts:
+            self._by_part[part][watch] = None
         if self._closed:
             watch.end(Relist(CLOSED))
         return watch
@@ -43,7 +54,9 @@ class Hub:
     def publish(self, revision: int, changes: Sequence[Change]) -> None:
         """Pass the next commit to every watch. Revisions must arrive in order, on the loop's thread."""
         self.tail = revision
-        for watch in tuple(self._watches):
+        parts = dict.fromkeys(change.key.partition("/")[0] for change in changes)
+        concerned = [one for part in (*parts, ANY) if (one := self._by_part.get(part))]
+        for watch in dict.fromkeys(chain.from_iterable(concerned)):
             watch.feed(revision, changes)
 
     def end(self, error: LcmError) -> None:
@@ -57,16 +70,20 @@ class Hub:
 
     def forget(self, watch: "QueueWatch") -> None:
         self._watches.pop(watch, None)
+        for part in watch.parts:
+            self._by_part[part].pop(watch, None)
 
 
 class QueueWatch:
     """One reader: pages of history up to the revision it joined at, then a bounded queue."""
 
-    def __init__(self, hub: Hub, history: History, prefix: str, after: int, backlog: int) -> None:
+    def __init__(self, hub: Hub, history: History, prefixes: Sequence[str], after: int, backlog: int) -> None:
         self._hub = hub
         self._history = history
-        self._prefix = prefix
-        self._low, self._high = key_range(prefix)
+        self._prefix = prefixes[0] if len(prefixes) == 1 else ""
+        self._ranges = [key_range(prefix) for prefix in prefixes]
+        self.parts = {part if slash else ANY for part, slash, _ in (one.partition("/") for one in prefixes)}
+        """The first parts of the keys that it wants."""
         self._read = after
         self._joined = max(after, hub.tail)
         self._page: deque[CommitChanges] = deque()
@@ -80,7 +97,7 @@ class QueueWatch:
     def feed(self, revision: int, changes: Sequence[Change]) -> None:
         if revision <= self._joined or self._missed:
             return
-        mine = [change for change in changes if self._low <= change.key < self._high]
+        mine = self._select(changes)
         if not mine:
             return
         if len(self._queue) < self._backlog:
@@ -128,9 +145,16 @@ class QueueWatch:
     async def _read_page(self) -> None:
         try:
             page, self._read = await self._history(self._prefix, self._read, self._joined)
-            self._page.extend(page)
+            selected = ((one.revision, self._select(one.changes)) for one in page)
+            self._page.extend(CommitChanges(revision, mine) for revision, mine in selected if mine)
         except Relist as error:
             self.end(error)
+
+    def _select(self, changes: Sequence[Change]) -> Sequence[Change]:
+        if len(self._ranges) == 1:
+            low, high = self._ranges[0]
+            return [change for change in changes if low <= change.key < high]
+        return [change for change in changes if any(low <= change.key < high for low, high in self._ranges)]
 
     async def _wait_for_commit(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()

@@ -51,6 +51,8 @@ _EMPTY_CONTEXT = contextvars.Context()
 class _HeldLease(msgspec.Struct):
     lease: Lease
     timer: asyncio.TimerHandle
+    ends_at: float
+    """By the loop's clock. A renewal only moves this: the timer looks at it when it fires."""
 
 
 class MemoryStore:
@@ -86,9 +88,16 @@ class MemoryStore:
         return revision
 
     async def get(self, key: str) -> Entry | None:
-        check_key(key)
+        if key not in self._states:
+            check_key(key)
         await self._suspend()
         return self._newest(key)
+
+    async def get_all(self, *keys: str) -> Sequence[Entry | None]:
+        for key in keys:
+            check_key(key)
+        await self._suspend()
+        return [self._newest(key) for key in keys]
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
@@ -112,8 +121,8 @@ class MemoryStore:
             found.append(entry)
         return Page(found, revision, None)
 
-    def watch(self, prefix: str, *, after: int) -> QueueWatch:
-        return self._hub.watch(prefix, after)
+    def watch(self, *prefixes: str, after: int) -> QueueWatch:
+        return self._hub.watch(prefixes, after)
 
     def events(self, *, after: int) -> EventReader:
         return EventReader(self.watch(EVENTS_KEY, after=after))
@@ -125,7 +134,10 @@ class MemoryStore:
             return None
         lease = Lease(name, holder, self._revision + 1, ttl_seconds)
         self._write([Put(LEASES_PREFIX + name, msgspec.json.encode(lease))])
-        self._leases[name] = _HeldLease(lease, self._start_timer(lease))
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + ttl_seconds
+        timer = loop.call_at(ends_at, self._check_lease, lease, context=_EMPTY_CONTEXT)
+        self._leases[name] = _HeldLease(lease, timer, ends_at)
         await asyncio.sleep(0)
         return lease
 
@@ -133,8 +145,7 @@ class MemoryStore:
         await self._suspend()
         self._check_fence(lease.fence())
         held = self._leases[lease.name]
-        held.timer.cancel()
-        held.timer = self._start_timer(held.lease)
+        held.ends_at = asyncio.get_running_loop().time() + held.lease.ttl_seconds
         await asyncio.sleep(0)
 
     async def release(self, lease: Lease) -> None:
@@ -261,9 +272,15 @@ class MemoryStore:
         if held is None or held.lease.term != fence.term:
             raise deposed_error(fence)
 
-    def _start_timer(self, lease: Lease) -> asyncio.TimerHandle:
-        loop = asyncio.get_running_loop()
-        return loop.call_later(lease.ttl_seconds, self._end_lease, lease, context=_EMPTY_CONTEXT)
+    def _check_lease(self, lease: Lease) -> None:
+        """End a lease whose time is over, or look again when it will be."""
+        held, loop = self._leases.get(lease.name), asyncio.get_running_loop()
+        if held is None or held.lease.term != lease.term:
+            return
+        if held.ends_at > loop.time():
+            held.timer = loop.call_at(held.ends_at, self._check_lease, lease, context=_EMPTY_CONTEXT)
+        else:
+            self._end_lease(lease)
 
     def _end_lease(self, lease: Lease) -> None:
         held = self._leases.get(lease.name)

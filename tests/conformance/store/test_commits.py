@@ -21,6 +21,15 @@ async def test_what_was_put_is_read_back(store: Store) -> None:
     assert (entry.revision, entry.created) == (revision, revision)
 
 
+async def test_several_keys_are_read_at_once_in_the_order_asked_for(store: Store) -> None:
+    await store.commit(Put("k/1", b"1"), Put("k/2", b"2"))
+    found = await store.get_all("k/2", "k/0", "k/1", "k/2")
+    assert [one.value if one else None for one in found] == [b"2", None, b"1", b"2"]
+    assert await store.get_all() == []
+    with pytest.raises(Invalid):
+        await store.get_all("k/1", "")
+
+
 async def test_a_missing_key_reads_as_none(store: Store) -> None:
     assert await store.get("nothing/here") is None
 

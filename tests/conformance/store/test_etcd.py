@@ -137,6 +137,27 @@ async def test_a_scan_of_more_than_a_message_may_hold_comes_whole(store: EtcdSto
     assert page.next is None
 
 
+async def test_a_scan_that_is_repeated_finds_what_came_and_misses_what_went(store: EtcdStore) -> None:
+    keys = [f"k/{number:04}" for number in range(200)]
+    await store.commit(*(Put(key, b"") for key in keys[:100]))
+    await store.commit(*(Put(key, b"") for key in keys[100:]))
+    for limit in (20, 150, 20, 500):
+        assert await scan_in_pages(store, limit) == keys
+    await store.commit(*(Delete(key) for key in keys[10:90]), *(Put(f"k/0005-{n}", b"") for n in range(20)))
+    left = sorted([*keys[:10], *keys[90:], *(f"k/0005-{number}" for number in range(20))])
+    for limit in (20, 150, 20, 500):
+        assert await scan_in_pages(store, limit) == left
+
+
+async def scan_in_pages(store: EtcdStore, limit: int) -> list[str]:
+    page = await store.scan("k/", limit=limit)
+    keys = [entry.key for entry in page.entries]
+    while page.next is not None:
+        page = await store.scan("k/", limit=limit, cursor=page.next)
+        keys += [entry.key for entry in page.entries]
+    return keys
+
+
 async def test_a_page_of_large_values_is_asked_for_in_smaller_steps(store: EtcdStore) -> None:
     for n in range(40):
         await store.commit(Put(f"k/{n:02}", b"x" * 900_000))

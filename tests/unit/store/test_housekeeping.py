@@ -10,8 +10,10 @@ import pytest
 from crash.everywhere import crash_everywhere
 from harness import given
 from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
+from harness.workers import beside
 from lcm.control.delivery import sinks
 from lcm.control.objects import records
+from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import housekeeping
@@ -181,14 +183,21 @@ async def move(stage: Stage) -> None:
 
 
 async def test_a_session_that_ends_after_it_was_looked_at_is_archived_all_the_same() -> None:
-    stage, ends = Stage(), housekeeping.SessionEnds()
+    clock = Standing()
+    stage = Stage(clock=clock)
+    cache = Cache(stage[ROOT], LabletSession)
+    keeping = Housekeeping(stage.store, clock=clock, linger=timedelta(hours=1), cache=cache)
     await stage.put(given.session(uid="uid-1", history=given.history("PENDING")))
-    assert await housekeeping.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 0
-    story = given.history("PENDING", "EXPIRED")
-    ended = given.session(uid="uid-1", phase=SessionPhase.EXPIRED, history=story)
-    await stage.store.commit(Put(key_of(ended), encode_checked(ended)))
-    assert await housekeeping.archive_ended(stage.store, NOW, story[-1].at, ends) == 0
-    assert await housekeeping.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 1
+    async with beside(cache.run()):
+        await cache.ready()
+        assert await keeping.archive() == 0
+        ended = given.session(uid="uid-1", phase=SessionPhase.EXPIRED, history=given.history("PENDING", "EXPIRED"))
+        revision = await stage.store.commit(Put(key_of(ended), encode_checked(ended)))
+        await cache.wait_for_revision(revision)
+        assert await keeping.archive() == 0
+        clock.moment = given.moment("12:00")
+        assert await keeping.archive() == 1
+        assert await keeping.archive() == 0
 
 
 async def all_moved(stage: Stage) -> None:

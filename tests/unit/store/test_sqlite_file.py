@@ -18,7 +18,7 @@ from lcm.store.base import Delete, Put, scan_all
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.store.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate_error
 
-PAGE = 4096
+PAGE = 8192
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Several processes on one SQLite file: they hear each other, and leases end by the stopwatch."""
 
 import asyncio
+import random
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from harness.stores import HandStopwatch, following, opened, puts
-from lcm.model.base.errors import Deposed, Refused, Relist
-from lcm.store.base import LEASES_PREFIX, Put, scan_all
+from lcm.model.base.errors import Conflict, Deposed, Refused, Relist
+from lcm.store.base import ABSENT, LEASES_PREFIX, Delete, Entry, Op, Put, scan_all
 from lcm.store.sqlite import log as sqlite_log
 from lcm.store.sqlite.engine import SqliteStore
-from lcm.store.sqlite.file import open_file
+from lcm.store.sqlite.file import ChangeCounter, open_file
 from lcm.store.sqlite.log import CommitLog, HistoryBreak
+from lcm.store.sqlite.recent import MAX_CACHED_BYTES, MAX_CACHED_ENTRIES, SharedEntries
 from lcm.system.clock import SystemStopwatch
 
 TTL = 10
@@ -156,6 +158,118 @@ def test_what_others_did_is_told_even_if_our_group_fails(logs: list[CommitLog]) 
     assert [item.revision for item in here.take_updates()] == [2]
     put(here)
     assert [item.revision for item in here.take_updates()] == [3]
+
+
+def test_a_revision_that_another_process_replaced_is_refused(logs: list[CommitLog]) -> None:
+    here, there = logs
+    put(here)
+    put(there)
+    here.begin()
+    with pytest.raises(Conflict) as raised:
+        here.commit([Put("a", b"", at=2)], (), None)
+    assert (raised.value.wanted, raised.value.found) == (2, 3)
+    assert here.commit([Put("a", b"", at=3)], (), None) == 4
+    here.end()
+
+
+def test_what_a_group_wrote_in_vain_is_not_taken_for_written(logs: list[CommitLog]) -> None:
+    here, _ = logs
+    for _ in range(2):
+        here.begin()
+        here.commit([Put("b", b"", at=ABSENT)], (), None)
+        here.abandon()
+
+
+def test_a_key_is_known_by_what_was_done_to_it_last(logs: list[CommitLog], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_log, "_MAX_HEADS", 3)
+    here, there = logs
+    known = dict.fromkeys("abcdef", ABSENT)
+    chance = random.Random(5)
+    for _ in range(300):
+        log, keys = chance.choice([here, here, here, there]), chance.sample(sorted(known), 2)
+        choices: list[list[Op]] = [[Put(key, b"", at=known[key]), Delete(key, at=known[key])] for key in keys]
+        ops = [chance.choice(either) for either in choices]
+        log.begin()
+        revision = log.commit(ops, (), None)
+        log.end()
+        log.take_updates()
+        known |= {op.key: revision if isinstance(op, Put) else ABSENT for op in ops}
+
+
+async def test_what_another_process_committed_is_read_from_then_on(path: Path) -> None:
+    async with opened(path) as here, opened(path) as there:
+        for number in range(50):
+            revision = await there.commit(Put("a", str(number).encode()))
+            for store in (here, there, here):
+                entry = await store.get("a")
+                assert entry is not None
+                assert (entry.revision, entry.value) == (revision, str(number).encode())
+        await there.commit(Delete("a"))
+        assert await here.get("a") is None
+
+
+async def test_nobody_reads_what_was_before_a_commit_that_somebody_was_told_of(path: Path) -> None:
+    told = dict.fromkeys(("k/0", "k/1"), 0)
+    chance = random.Random(3)
+
+    async def write(store: SqliteStore) -> None:
+        for _ in range(100):
+            key = chance.choice(sorted(told))
+            told[key] = max(told[key], await store.commit(Put(key, b"")))
+
+    async def read(store: SqliteStore) -> None:
+        for _ in range(1_000):
+            key = chance.choice(sorted(told))
+            known, entry = told[key], await store.get(key)
+            assert (entry.revision if entry else 0) >= known
+            if chance.random() < 0.3:
+                await asyncio.sleep(0)
+
+    async def listen(store: SqliteStore) -> None:
+        async with store.watch("k/", after=1) as watch:
+            for _ in range(200):
+                changed = await anext(watch)
+                for change in changed.changes:
+                    entry = await store.get(change.key)
+                    assert entry is not None
+                    assert entry.revision >= changed.revision
+
+    async with opened(path) as here, opened(path) as there:
+        await asyncio.gather(*(act(store) for act in (write, read, listen, read) for store in (here, there)))
+
+
+def test_what_was_read_is_known_until_anybody_commits(path: Path, logs: list[CommitLog]) -> None:
+    here, _ = logs
+
+    async def look() -> None:
+        recent = SharedEntries(ChangeCounter(path))
+        entry, large = Entry("a", b"", {}, 2, 2), Entry("b", b"x" * (MAX_CACHED_BYTES + 1), {}, 2, 2)
+        for one in (entry, large):
+            recent.add(one.key, one, asked_at=recent.state)
+        assert (recent.get("a"), recent.get("b")) == ((entry,), None)
+        put(here)
+        assert recent.get("a") == (entry,), "this was due before the commit"
+        await asyncio.sleep(0)
+        assert recent.get("a") is None
+        recent.add("a", entry, asked_at=recent.state)
+        put(here)
+        recent.expire()
+        assert recent.get("a") is None
+        for number in range(MAX_CACHED_ENTRIES + 1):
+            recent.add(f"k/{number}", None, asked_at=recent.state)
+        assert [recent.get(f"k/{number}") is None for number in (0, 1)] == [True, False]
+        recent.close()
+        recent.expire()
+        assert recent.get("k/1") is None, "what cannot be asked knows nothing"
+
+    asyncio.run(look())
+
+
+async def test_who_closes_last_leaves_one_file(path: Path) -> None:
+    async with opened(path) as store:
+        await store.commit(Put("a", b""))
+        await store.get("a")
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
 async def test_a_lease_lasts_by_the_stopwatch(store: SqliteStore, stopwatch: HandStopwatch) -> None:

@@ -34,6 +34,7 @@ from lcm.store.base import (
     has_labels,
 )
 from lcm.store.etcd.keys import EPOCH_KEY, EtcdKeys, decode_lease, encode_lease
+from lcm.store.etcd.reads import GroupedReads, PageEnds
 from lcm.store.etcd.transactions import (
     EtcdRestore,
     add_failure_read,
@@ -83,6 +84,8 @@ class EtcdStore:
         wire.on_went_back = self._fail_watches
         self._quota_bytes = quota_bytes
         self._keys = EtcdKeys(root)
+        self._reads = GroupedReads(wire, self._keys)
+        self._page_ends = PageEnds()
         self._backlog = backlog
         self._epoch = ""
         self._watches: set[EtcdWatch] = set()
@@ -135,8 +138,12 @@ class EtcdStore:
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
-        kv = await self._read_newest(key)
-        return self._keys.decode_entry(kv) if kv is not None else None
+        return await self._reads.read(key)
+
+    async def get_all(self, *keys: str) -> Sequence[Entry | None]:
+        for key in keys:
+            check_key(key)
+        return await self._reads.read_all(keys)
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
@@ -148,8 +155,10 @@ class EtcdStore:
             low, revision = self._keys.encode_key(cursor.key) + b"\0", cursor.revision
         found: list[Entry] = []
         while True:
-            answer, present, step = await self._read_page(low, high, revision, step)
+            end = self._page_ends.find(low, high)
+            answer, present, step = await self._read_page(low, end, revision, step)
             revision = revision or present
+            after = self._page_ends.note(low, answer.kvs[-1].key) if answer.more else end
             for kv in answer.kvs:
                 entry = self._keys.decode_entry(kv)
                 if not has_labels(entry.labels, labels):
@@ -157,16 +166,19 @@ class EtcdStore:
                 if len(found) == limit:
                     return Page(found, revision, Cursor(revision, found[-1].key))
                 found.append(entry)
-            if not answer.more:
+            if not answer.more and end == high:
                 return Page(found, revision, None)
-            low = answer.kvs[-1].key + b"\0"
-            step = min(limit + 1, _MAX_PAGE_KEYS, max(1, len(answer.kvs) * _PAGE_BYTES // answer.ByteSize()))
+            if len(answer.kvs) < step // 2:
+                self._page_ends.forget(low)
+            low = after
+            if answer.kvs:
+                step = min(limit + 1, _MAX_PAGE_KEYS, max(1, len(answer.kvs) * _PAGE_BYTES // answer.ByteSize()))
 
-    def watch(self, prefix: str, *, after: int) -> EtcdWatch:
+    def watch(self, *prefixes: str, after: int) -> EtcdWatch:
         watch = EtcdWatch(
             self._client,
             self._keys,
-            prefix,
+            prefixes,
             after=after,
             backlog=self._backlog,
             history=self._read_restore_revision,

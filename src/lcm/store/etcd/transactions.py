@@ -76,6 +76,15 @@ def build_read(keys: EtcdKeys, request: Message) -> Message:
     return txn
 
 
+def build_reads(keys: EtcdKeys, wanted: Iterable[str]) -> Message:
+    """Return the read of several keys, likewise."""
+    txn = rpc.TxnRequest()
+    require_revision(txn, keys.loading, ABSENT)
+    for key in wanted:
+        txn.success.add().request_range.key = keys.encode_key(key)
+    return txn
+
+
 def nest_transaction(keys: EtcdKeys, txn: Message) -> Message:
     """Spread a full transaction over nested ones.
 

@@ -31,21 +31,22 @@ class EtcdWatch:
         self,
         wire: EtcdClient,
         keys: EtcdKeys,
-        prefix: str,
+        prefixes: tuple[str, ...],
         *,
         after: int,
         backlog: int,
         history: Callable[[], Awaitable[int]],
         on_end: Callable[["EtcdWatch"], None],
     ) -> None:
-        """Watch a prefix.
+        """Watch some prefixes. Of several, etcd tells all changes, and others are left out here.
 
         `history` reads the revision of the last restore, 0 if there was none; it raises Later while one is in
         progress.
         """
         self._client = wire
         self._keys = keys
-        self._low, self._high = keys.encode_range(prefix)
+        self._prefixes = prefixes
+        self._low, self._high = keys.encode_range(prefixes[0] if len(prefixes) == 1 else "")
         self._after = after
         self._backlog = backlog
         self._history = history
@@ -183,9 +184,11 @@ class EtcdWatch:
                 raise Relist(TOO_SLOW)
             self._room.clear()
             await self._room.wait()
-        self._queue.append(CommitChanges(revision, [self._decode_change(event) for event in events]))
+        changes = [one for one in map(self._decode_change, events) if one.key.startswith(self._prefixes)]
         self._after = revision
-        self._news.set()
+        if changes:
+            self._queue.append(CommitChanges(revision, changes))
+            self._news.set()
 
     def _decode_change(self, event: Message) -> Change:
         if event.type == _DELETE:

@@ -1,17 +1,16 @@
 """The embedded engine: one SQLite file, shared by the processes of one machine.
 
 `store.sqlite.file` opens the file, `store.sqlite.rows` reads and `store.sqlite.log` writes its table, and
-`store.sqlite.threads` runs both on two threads: nothing here touches the disk on the loop's thread. An engine that is
-alone on its file caches recently read entries, which saves a change of thread.
+`store.sqlite.threads` runs both on two threads: nothing here touches the disk on the loop's thread. Entries that were
+read recently are kept by `store.sqlite.recent`, which saves a change of thread.
 """
 
 import asyncio
 import sqlite3
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from lcm.model.base.clock import Stopwatch
 from lcm.store.base import (
@@ -34,63 +33,12 @@ from lcm.store.base import (
     key_range,
 )
 from lcm.store.hub import BACKLOG, Hub, QueueWatch
-from lcm.store.sqlite.file import check_disk, open_file, read_usage, translate_error
+from lcm.store.sqlite.file import ChangeCounter, check_disk, open_file, read_usage, translate_error
 from lcm.store.sqlite.log import CommitLog, HistoryBreak, LogUpdate
+from lcm.store.sqlite.recent import OwnEntries, SharedEntries
 from lcm.store.sqlite.rows import read_history, read_lease, read_newest, read_page
 from lcm.store.sqlite.threads import JobThread, ReadHandler, WriteHandler
 from lcm.system.clock import SystemStopwatch
-
-MAX_CACHED_ENTRIES: Final = 2_000
-MAX_CACHED_BYTES: Final = 16_384
-
-
-class RecentEntries:
-    """A cache of the newest entries of the keys that were read last.
-
-    A key that is being written is neither answered from the cache nor added to it until the write is over:
-    whoever learned of a commit, by its answer or by a watch, never reads the state before it.
-    """
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
-        self._writing: Counter[str] = Counter()
-        self.writes = 0
-        """Grows when a write begins or ends. What was requested before such a change must not be cached after it."""
-
-    def get(self, key: str) -> Entry | None:
-        """Return a key's newest entry if it is cached."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
-
-    def add(self, entry: Entry, *, asked_at: int) -> None:
-        """Add an entry to the cache, unless a write began or ended since `asked_at`."""
-        if asked_at != self.writes or self._writing[entry.key] or len(entry.value) > MAX_CACHED_BYTES:
-            return
-        self._entries[entry.key] = entry
-        if len(self._entries) > MAX_CACHED_ENTRIES:
-            self._entries.popitem(last=False)
-
-    def begin_write(self, keys: Iterable[str]) -> None:
-        """Drop keys that are about to be written."""
-        self.writes += 1
-        for key in keys:
-            self._writing[key] += 1
-            self._entries.pop(key, None)
-
-    def end_write(self, keys: Iterable[str]) -> None:
-        """Allow keys to be cached again, whatever the outcome of the write."""
-        self.writes += 1
-        for key in keys:
-            self._writing[key] -= 1
-            if not self._writing[key]:
-                del self._writing[key]
-
-    def clear(self) -> None:
-        """Drop all entries."""
-        self.writes += 1
-        self._entries.clear()
 
 
 class SqliteStore:
@@ -104,9 +52,10 @@ class SqliteStore:
         *,
         stopwatch: Stopwatch,
         backlog: int,
-        alone: bool,
+        recent: OwnEntries | SharedEntries,
+        patient: bool,
     ) -> None:
-        self._recent = RecentEntries() if alone else None
+        self._recent = recent
         self._epoch = log.epoch
         self._path = path
         self._log = log
@@ -114,23 +63,33 @@ class SqliteStore:
         self._stopwatch = stopwatch
         self._hub = Hub(self._history, tail=log.revision, backlog=backlog)
         self._reader = JobThread("sqlite-reader", ReadHandler(reading, path), self._publish_updates)
+        # Nobody waits for what others write where nobody else does: only leases end unasked.
+        waits = isinstance(recent, SharedEntries) and not patient
         self._writer = JobThread(
-            "sqlite-writer", WriteHandler(log, path, lambda: bool(self._hub)), self._publish_updates
+            "sqlite-writer", WriteHandler(log, path, lambda: waits and bool(self._hub)), self._publish_updates
         )
         self._writer.ended.add_done_callback(lambda _: self._hub.close())
 
     @classmethod
     async def open(
-        cls, path: Path, *, stopwatch: Stopwatch | None = None, backlog: int = BACKLOG, alone: bool = False
+        cls,
+        path: Path,
+        *,
+        stopwatch: Stopwatch | None = None,
+        backlog: int = BACKLOG,
+        alone: bool = False,
+        patient: bool = False,
     ) -> Self:
         """Open the file, or create it. Raises Stuck, without changing it, if it is damaged, foreign or newer.
 
         Leases expire by the stopwatch, which all processes that share the file must have in common. `alone` means
-        that nobody else writes to the file meanwhile, so recently read entries are cached.
+        that nobody else writes to the file meanwhile, so what was read is known until this process writes it. Watches
+        of a `patient` store hear of what others write a quarter of a second later.
         """
         stopwatch = stopwatch or SystemStopwatch()
         log, reading = await asyncio.to_thread(_open_log, path, stopwatch)
-        return cls(path, log, reading, stopwatch=stopwatch, backlog=backlog, alone=alone)
+        recent = OwnEntries() if alone else SharedEntries(await asyncio.to_thread(ChangeCounter, path))
+        return cls(path, log, reading, stopwatch=stopwatch, backlog=backlog, recent=recent, patient=patient)
 
     @property
     def epoch(self) -> str:
@@ -139,24 +98,21 @@ class SqliteStore:
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
         committing = self._writer.submit(partial(self._log.commit, ops, events, fence))
-        if (recent := self._recent) is not None:
-            keys = [op.key for op in ops]
-            recent.begin_write(keys)
-            committing.add_done_callback(lambda _: recent.end_write(keys))
-        return await committing
+        self._recent.follow_write(ops, committing)
+        return await asyncio.shield(committing)  # who stops waiting does not stop the commit, and its end must be seen
 
     async def get(self, key: str) -> Entry | None:
-        check_key(key)
         recent = self._recent
-        if recent is None:
-            return await self._reader.submit(partial(read_newest, self._connection, key))
         if (known := recent.get(key)) is not None and not self._reader.is_closed:
-            return known
-        asked_at = recent.writes
+            return known[0]
+        check_key(key)
+        asked_at = recent.state
         entry = await self._reader.submit(partial(read_newest, self._connection, key))
-        if entry is not None:
-            recent.add(entry, asked_at=asked_at)
+        recent.add(key, entry, asked_at=asked_at)
         return entry
+
+    async def get_all(self, *keys: str) -> Sequence[Entry | None]:
+        return [await self.get(key) for key in keys]
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
@@ -164,8 +120,8 @@ class SqliteStore:
         check_scan(limit)
         return await self._reader.submit(partial(read_page, self._connection, prefix, labels, limit, cursor))
 
-    def watch(self, prefix: str, *, after: int) -> QueueWatch:
-        watch = self._hub.watch(prefix, after)
+    def watch(self, *prefixes: str, after: int) -> QueueWatch:
+        watch = self._hub.watch(prefixes, after)
         self._writer.wake()
         return watch
 
@@ -205,11 +161,11 @@ class SqliteStore:
         try:
             return await self._writer.submit(partial(self._log.load, puts, epoch))
         finally:
-            if self._recent is not None:
-                self._recent.clear()
+            self._recent.clear()
 
     async def close(self) -> None:
         self._hub.close()
+        self._recent.close()  # first: only a connection that may write tidies the file up when it is the last
         await self._writer.close()
         await self._reader.close()
 
@@ -217,10 +173,10 @@ class SqliteStore:
         return await self._reader.submit(partial(read_history, self._connection, *key_range(prefix), after, until))
 
     def _publish_updates(self, updates: Sequence[LogUpdate]) -> None:
+        self._recent.expire()
         for item in updates:
             if isinstance(item, HistoryBreak):
-                if self._recent is not None:
-                    self._recent.clear()
+                self._recent.clear()
                 self._epoch = item.epoch
                 self._hub.tail = item.revision
                 self._hub.end(item.error)

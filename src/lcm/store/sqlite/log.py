@@ -1,8 +1,7 @@
 """Writing the SQLite engine's table: the commits of one group in one transaction, and the updates for watches.
 
 Called by `store.sqlite.engine` and `store.sqlite.threads` on the writing thread. Each operation checks everything
-before
-it writes anything, so that one that fails leaves the others of its group unharmed.
+before it writes anything, so that one that fails leaves the others of its group unharmed.
 """
 
 import sqlite3
@@ -53,6 +52,11 @@ _ALL_KEYS = ("", "\x7f")
 _DELETED = 0
 """Marks a deletion in the column that otherwise holds the revision of creation."""
 _NO_ROW = (0, _DELETED)
+_MAX_HEADS = 10_000
+
+Head = tuple[int, int]
+"""The revision of a key's newest state, and the one that created it; ABSENT and 0 for a key that is not there."""
+_ABSENT_HEAD: Head = (ABSENT, _DELETED)
 
 _LATEST_ROW = "SELECT id, created FROM entries WHERE key = ? ORDER BY id DESC LIMIT 1"
 _APPEND = "INSERT INTO entries (id, key, created, labels, value) VALUES (?, ?, ?, ?, ?)"
@@ -91,13 +95,19 @@ class CommitLog:
         self.epoch = meta.epoch
         self.revision = meta.revision
         self._updates: list[LogUpdate] = []
+        self._heads: dict[str, Head] = {}
+        self._rows: list[Row] = []
+        self._cursor = connection.cursor()
         self._settled = (0, self.revision, self.epoch)
 
     def begin(self) -> None:
+        if len(self._heads) > _MAX_HEADS:
+            self._heads.clear()
         execute_with_retry(self._connection, "BEGIN IMMEDIATE", self.lock_wait_seconds)
         self._catch_up()
 
     def end(self) -> None:
+        self._append_rows()
         self._connection.execute("COMMIT")
         self._settle()
 
@@ -107,6 +117,8 @@ class CommitLog:
             self._connection.execute("ROLLBACK")
         count, self.revision, self.epoch = self._settled
         del self._updates[count:]
+        self._rows.clear()
+        self._heads.clear()
 
     def take_updates(self) -> list[LogUpdate]:
         updates, self._updates = self._updates, []
@@ -158,6 +170,7 @@ class CommitLog:
 
     def compact(self, revision: int) -> int:
         """Mark history as compacted; `sweep` removes it. Return the revision below which to sweep."""
+        self._append_rows()
         revision = min(revision, self.revision)
         self._connection.execute("UPDATE meta SET compacted = max(compacted, ?)", (revision,))
         return read_meta(self._connection).compacted
@@ -167,6 +180,7 @@ class CommitLog:
 
         Returns where the next batch starts; None when there is nothing left.
         """
+        self._append_rows()
         limit = (revision + 1) * IDS_PER_REVISION
         # Oldest first: a deletion may go only after all rows that it hides.
         stretch = self._connection.execute(_SWEEP_END, (start, limit, _SWEEP_ROWS)).fetchone()[0]
@@ -196,11 +210,13 @@ class CommitLog:
     def load(self, puts: Sequence[Put], epoch: str) -> int:
         if held := read_leases(self._connection, self._stopwatch, held=True):
             raise held_leases_error(lease.name for lease in held)
+        self._append_rows()
         first = self.revision + 1
         rows = [
             (first * IDS_PER_REVISION + n, put.key, first + n // IDS_PER_REVISION, encode_labels(put.labels), put.value)
             for n, put in enumerate(puts)
         ]
+        self._heads.clear()
         self._connection.execute("DELETE FROM leases")
         self._connection.execute("DELETE FROM entries")
         self._connection.executemany(_APPEND, rows)
@@ -225,13 +241,15 @@ class CommitLog:
             self._break_history(HistoryBreak(meta.revision, meta.epoch, Relist(TOO_SLOW)))
         while self.revision < meta.revision:
             page, reached = read_commits(self._connection, *_ALL_KEYS, self.revision, meta.revision)
-            self._updates.extend(page)
+            for commit in page:
+                self._note_commit(commit)
             self.revision = reached
             self._settle()
         self._version = version
 
     def _break_history(self, cut: HistoryBreak) -> None:
         self._updates.append(cut)
+        self._heads.clear()
         self.revision, self.epoch = cut.revision, cut.epoch
         self._settle()
 
@@ -243,23 +261,37 @@ class CommitLog:
         rows: list[Row] = []
         changes: list[Change] = []
         for op in ops:
-            number, created = self._connection.execute(_LATEST_ROW, (op.key,)).fetchone() or _NO_ROW
-            found = number // IDS_PER_REVISION if created else ABSENT
+            key, (found, created) = op.key, self._heads.get(op.key) or self._read_head(op.key)
             if op.at is not None and op.at != found:
-                raise Conflict(op.key, wanted=op.at, found=found)
+                raise Conflict(key, wanted=op.at, found=found)
             number = revision * IDS_PER_REVISION + len(rows)
             if isinstance(op, Put):
-                entry = Entry(op.key, op.value, dict(op.labels), revision, created or revision)
-                rows.append((number, op.key, entry.created, encode_labels(op.labels), op.value))
-                changes.append(Change(op.key, entry))
+                entry = Entry(key, op.value, dict(op.labels), revision, created or revision)
+                rows.append((number, key, entry.created, encode_labels(op.labels), op.value))
+                changes.append(Change(key, entry))
             elif found and isinstance(op, Delete):
-                rows.append((number, op.key, _DELETED, None, None))
-                changes.append(Change(op.key, None))
+                rows.append((number, key, _DELETED, None, None))
+                changes.append(Change(key, None))
         if rows:
-            self._connection.executemany(_APPEND, rows)
-            self._updates.append(CommitChanges(revision, changes))
+            self._rows += rows
+            self._note_commit(CommitChanges(revision, changes))
             self.revision = revision
         return self.revision
+
+    def _append_rows(self) -> None:
+        """Write what the group's commits have put together; one call for all of them is twice as fast."""
+        rows, self._rows = self._rows, []
+        self._connection.executemany(_APPEND, rows)
+
+    def _note_commit(self, commit: CommitChanges) -> None:
+        self._updates.append(commit)
+        for change in commit.changes:
+            self._heads[change.key] = (commit.revision, change.entry.created) if change.entry else _ABSENT_HEAD
+
+    def _read_head(self, key: str) -> Head:
+        number, created = self._cursor.execute(_LATEST_ROW, (key,)).fetchone() or _NO_ROW
+        head = self._heads[key] = (number // IDS_PER_REVISION, created) if created else _ABSENT_HEAD
+        return head
 
     def _require_lease(self, fence: Fence) -> Lease:
         lease = read_lease(self._connection, fence.lease, self._stopwatch)
