@@ -47,20 +47,27 @@ class Day:
         self.now = NOW
 
     def before(self) -> list[PlacementRequest]:
-        """Return what was booked earlier: all that runs, and ever less the farther ahead."""
+        """Return what came earlier: all that runs, and of bookings ever less the farther ahead."""
         hours = [self._chance.uniform(-4, 24) for _ in range(int(self._workers * PER_WORKER_AND_HOUR * 28))]
-        booked = [
-            self._booked(NOW + timedelta(hours=ahead))
+        came = [
+            self._came(NOW + timedelta(hours=ahead))
             for ahead in hours
             if ahead < 0 or self._chance.random() > (0.5 + ahead / 48)
         ]
-        return [request for request in booked if request.claim.end > NOW]
+        return [request for request in came if request.claim.end > NOW]
 
     def next(self) -> PlacementRequest:
         self.now += timedelta(hours=1) / (self._workers * PER_WORKER_AND_HOUR)
         if self._chance.random() < ASAP_SHARE:
-            return self._request(self.now, self.now + self._length() + CLEAN_UP)
+            return self._asap(self.now)
         return self._booked(self.now + LEAD + self._chance.random() * AHEAD)
+
+    def _came(self, about: datetime) -> PlacementRequest:
+        asap = about < NOW and self._chance.random() < ASAP_SHARE
+        return self._asap(about) if asap else self._booked(about)
+
+    def _asap(self, start: datetime) -> PlacementRequest:
+        return self._request(start, start + self._length() + CLEAN_UP)
 
     def _booked(self, about: datetime) -> PlacementRequest:
         start = NOW + (about - NOW) // QUARTER * QUARTER
@@ -112,16 +119,16 @@ class Ends:
 
     def __init__(self) -> None:
         self._ends: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
-        self._minute = _minute(NOW)
+        self.minute = _minute(NOW)
 
     def add(self, end: int, id_: str, holder: str) -> None:
         self._ends[end].append((id_, holder))
 
     def release(self, until: int, release: Release) -> None:
-        for minute in range(self._minute, until):
+        for minute in range(self.minute, until):
             for id_, holder in self._ends.pop(minute, ()):
                 release(id_, holder)
-        self._minute = until
+        self.minute = until
 
 
 def filled(day: Day, workers: int) -> tuple[PlaceIndex, Ends]:

@@ -70,7 +70,9 @@ class Lablets:
 
     async def run(self) -> None:
         cache = Cache(self.plane, LabletSession)
-        runtime = Runtime("lablets", lambda ref: self._look(cache, ref), cache, LabletSession, chance=half)
+        runtime = Runtime(
+            "lablets", lambda ref: self._look(cache, ref), cache, LabletSession, clock=self.clock, chance=half
+        )
         await run_until_first_ends(cache.run(), runtime.run())
 
     async def _look(self, cache: Cache, ref: SessionRef) -> Requeue:

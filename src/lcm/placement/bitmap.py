@@ -1,9 +1,9 @@
 """How full all places of a size class are at one half hour: whole numbers in which every place has one bit.
 
-A level of CPU or memory is kept as two digits, with a mask for every value of a digit: few masks change with a claim,
-and few are read to find all places above a level. The other dimensions seldom run out and have a mask per step. A
-size class keeps a row per half hour. No row counts a place as fuller than it is: a place above a limit here surely
-does not fit, the others are asked.
+A place is as full as the greater of its CPU and memory. A row has a mask for every step of a scale, with the places
+that have reached it, and tells which of the two is the greater: a claim moves its place over a few steps, and few masks
+tell the places above a limit. The other dimensions seldom run out and have masks from where they become scarce. No row
+counts a place as fuller than it is: a place above a limit here surely does not fit, the others are asked.
 """
 
 from bisect import bisect_right
@@ -12,240 +12,303 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS
-from lcm.placement.timeline import END, LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, TICK_MICROS, Timeline, levels
+from lcm.placement.candidate import IndexedClaim
+from lcm.placement.timeline import (
+    BEGINNING,
+    LANE_BITS,
+    LEVEL_SHIFT,
+    LEVELS,
+    PACKED_BYTES,
+    TICK_MICROS,
+    Timeline,
+    levels,
+)
 
 FullnessRow = list[int]
-_FullnessGroups = tuple[tuple[int, int, int], ...]
 
+_FINE_FROM: Final = 24
+_SCALE: Final = (*range(2, _FINE_FROM, 2), *range(_FINE_FROM, LEVELS + 1))
+"""The levels at which the steps begin: finer where it is decided whether a place has room."""
 
-class FullnessLimits(NamedTuple):
-    """How full a place may be, at most, to have room for a need.
-
-    `masks` are the indices of the masks in a row that tell which places are above: by CPU those in the first, or in
-    both the second and third; likewise by memory; then those of the other dimensions, and the step of scarcity from
-    which on they matter. `fullness` is where `group_by_fullness` has to begin; `levels` is the highest level of each
-    dimension.
-    """
-
-    masks: tuple[int, int, int, int, int, int, tuple[int, ...], int]
-    fullness: _FullnessGroups
-    levels: bytes
-
-
-_RADIX: Final = 4
-_HIGH: Final = LEVELS // _RADIX
-_LOW: Final = _RADIX - 1
-_MEMORY: Final = _HIGH + _LOW
-_SCARCE: Final = 2 * _MEMORY
-_STEPS: Final = 6
-_OTHERS: Final = len(DIMENSIONS) - 2
-BUSY: Final = _SCARCE + _OTHERS * _STEPS
-_NO_PLACE: Final = BUSY + 1
-_EVERY_PLACE: Final = _NO_PLACE + 1
-_SCARCITY_REACHED: Final = _EVERY_PLACE + 1
+BUSY: Final = len(_SCALE)
+_BY_CPU: Final = BUSY + 1
+_BY_MEMORY: Final = _BY_CPU + 1
+_SCARCE: Final = _BY_MEMORY + 1
+_SCARCE_STEPS: Final = 5
 _SCARCE_FROM: Final = 24
-_SCARCITY: Final = bytes(
-    0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
-)
+_NO_PLACE: Final = _SCARCE + (len(DIMENSIONS) - 2) * _SCARCE_STEPS
+_SCARCITY_REACHED: Final = _NO_PLACE + 1
+"""Not a mask, but the highest step of scarcity that any place has reached."""
+
+EMPTY_ROW: Final[FullnessRow] = [0] * (_SCARCITY_REACHED + 1)
+"""The row of a half hour in which nothing is used. It must not be changed."""
+
+FULLEST: Final = 16
+"""The fullness of a place that is full."""
+
+_FULLNESS_STEPS: Final = (0, *(_SCALE.index(2 * sixteenths) for sixteenths in range(1, FULLEST + 1)))
+"""The step at which each sixteenth begins; all places have reached the first."""
+
+_CPU_BYTE: Final = LEVEL_SHIFT // 8
+_MEMORY_BYTE: Final = _CPU_BYTE + LANE_BITS // 8
+_OTHER_BYTES: Final = slice(_MEMORY_BYTE + LANE_BITS // 8, None, LANE_BITS // 8)
 _OTHER_LANES: Final = range(2 * LANE_BITS, len(DIMENSIONS) * LANE_BITS, LANE_BITS)
 _UNTIL_SCARCE: Final = sum((LEVELS - _SCARCE_FROM) << LEVEL_SHIFT + lane for lane in _OTHER_LANES)
 _MAY_BE_SCARCE: Final = sum((1 << LANE_BITS) - (LEVELS << LEVEL_SHIFT) << lane for lane in _OTHER_LANES)
 """Where a packed amount plus the first has a bit of the second, a dimension other than CPU and memory is scarce."""
 
-FULLEST: Final = 31
-_CPU_BYTE: Final = LEVEL_SHIFT // 8
-_MEMORY_BYTE: Final = _CPU_BYTE + LANE_BITS // 8
-_OTHER_BYTES: Final = slice(_MEMORY_BYTE + LANE_BITS // 8, None, LANE_BITS // 8)
-CAPPED_LEVELS: Final = bytes(min(level, LEVELS) for level in range(256))
+_SCARCITY: Final = bytes(
+    0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _SCARCE_STEPS) for level in range(256)
+)
+_CAPPED: Final = bytes(min(level, LEVELS) for level in range(256))
 """The level of each byte: a place that is more than full counts as full."""
 
 
-def _masks_of_level(base: int, level: int) -> set[int]:
-    """Return the masks that contain a place of this level."""
-    high, low = divmod(level, _RADIX)
-    return {*range(base, base + high), *range(base + _HIGH, base + _HIGH + low)}
+def _code_of(cpu: int, memory: int) -> int:
+    """Return the code of a place that uses something: the steps it has reached, and what is the greater."""
+    return 1 + 2 * bisect_right(_SCALE, max(cpu, memory)) + (cpu >= memory)
 
 
-def _mask_changes(base: int) -> list[list[tuple[int, ...]]]:
-    """Return, for every two levels as bytes, the masks in which they differ."""
-    all_ = [_masks_of_level(base, level) for level in range(LEVELS + 1)]
-    changes = [[tuple(sorted(before ^ all_[after])) for after in CAPPED_LEVELS] for before in all_]
-    return [changes[before] for before in CAPPED_LEVELS]
+def _masks_of(code: int) -> frozenset[int]:
+    """Return the masks that contain a place with a code; the code of one that uses nothing is 0."""
+    steps, by_cpu = divmod(code - 1, 2)
+    return frozenset((*range(steps), BUSY, _BY_CPU if by_cpu else _BY_MEMORY)) if code else frozenset()
 
 
-def _masks_above(base: int) -> list[tuple[int, int, int]]:
-    """Return three masks for each level: above it are the places in the first, or in both the others."""
-    masks = []
-    for level in range(LEVELS):
-        high, low = divmod(level, _RADIX)
-        higher = base + high if high < _HIGH else _NO_PLACE
-        as_high = base + high - 1 if high else _EVERY_PLACE
-        masks.append((higher, as_high, base + _HIGH + low if low < _LOW else _NO_PLACE))
-    return [*masks, (_NO_PLACE, _NO_PLACE, _NO_PLACE)]
+def _mask_changes(codes: Iterable[int]) -> Sequence[Sequence[tuple[int, ...]]]:
+    """Return, for every two codes, the masks in which they differ. Equal ones are one object, as memory is slow."""
+    known: dict[frozenset[int], tuple[int, ...]] = {}
+    masks = [_masks_of(code) for code in codes]
+    return [[known.setdefault(one ^ other, tuple(sorted(one ^ other))) for other in masks] for one in masks]
 
 
-_CPU_CHANGES, _MEMORY_CHANGES = _mask_changes(0), _mask_changes(_MEMORY)
-_CPU_ABOVE, _MEMORY_ABOVE = _masks_above(0), _masks_above(_MEMORY)
-FULLEST_FIRST: Final[_FullnessGroups] = (
-    *((2 * value, value - 1, _MEMORY + value - 1) for value in range(_HIGH, 0, -1)),
-    (0, _EVERY_PLACE, _EVERY_PLACE),
-)
-"""The values of the high digit in sixteenths, highest first, with the masks of places that have at least that."""
-_FULLEST_UP_TO: Final = tuple(FULLEST_FIRST[_HIGH - level // _RADIX :] for level in range(LEVELS + 1))
-_CPU_UPPER: Final = _HIGH + _RADIX // 2 - 1
-_MEMORY_UPPER: Final = _MEMORY + _CPU_UPPER
-"""Places with one sixteenth more than the high digit says, of its two: the upper half of the low digit."""
+_BY_MEMORY_LEVEL: Final = [bytes(_code_of(cpu, memory) for memory in _CAPPED) for cpu in range(LEVELS + 1)]
+_CODES: Final = tuple(_BY_MEMORY_LEVEL[cpu] for cpu in _CAPPED)
+_CHANGES: Final = _mask_changes(range(_code_of(LEVELS, LEVELS) + 1))
 
 
-def new_row() -> FullnessRow:
-    """Return the row of a half hour in which nothing is used."""
-    row = [0] * (_SCARCITY_REACHED + 1)
-    row[_EVERY_PLACE] = -1
-    return row
+class FullnessLimits(NamedTuple):
+    """How full a place may be, at most, to have room for a need.
+
+    Above the limits are the places in the mask `most`, and those in the masks of both `least` and `greater`: they are
+    above the lower of the two limits, which is for what they use most of. Of those in `doubt` some more may be.
+    """
+
+    most: int
+    least: int
+    greater: int
+    doubt: int
+    fullness: int
+    cpu: int
+    memory: int
 
 
-_EMPTY: Final = new_row()
+@lru_cache(maxsize=4096)
+def fullness_limits(cpu: int, memory: int) -> FullnessLimits:
+    """Return the limits for a need, given the highest levels of CPU and memory at which it could fit."""
+    cpu, memory = _CAPPED[cpu], _CAPPED[memory]
+    lower, higher = sorted((cpu, memory))
+    doubt = bisect_right(_SCALE, lower + 1) - 1
+    return FullnessLimits(
+        _mask_above(higher),
+        _mask_above(lower),
+        _BY_CPU if cpu <= memory else _BY_MEMORY,
+        doubt if doubt >= 0 else BUSY,
+        higher // 2,
+        cpu,
+        memory,
+    )
 
 
-class FullnessRows(dict[int, FullnessRow]):
-    """Rows by half hour. A missing one reads as an empty row, which must not be changed."""
+def _mask_above(level: int) -> int:
+    """Return the mask of the first step above a level."""
+    step = bisect_right(_SCALE, level)
+    return step if step < len(_SCALE) else _NO_PLACE
 
-    def __missing__(self, tick: int) -> FullnessRow:
-        return _EMPTY
+
+def masks_above(used: int, limit: FullnessLimits) -> tuple[int, ...]:
+    """Return the masks above the lower limit that contain a place which uses so much, with that of its greater."""
+    cpu, memory, *_ = levels(used)
+    steps, by_cpu = divmod(_CODES[cpu][memory] - 1, 2)
+    return (*range(limit.least, steps), _BY_CPU if by_cpu else _BY_MEMORY) if steps > limit.least else ()
+
+
+def is_above(used: int, limit: FullnessLimits) -> bool:
+    """Return whether a place that uses so much is above the limits."""
+    cpu, memory, *_ = levels(used)
+    return _CAPPED[cpu] > limit.cpu or _CAPPED[memory] > limit.memory
 
 
 def fullness_of(used: int) -> int:
     """Return how full a place is: the greater of its CPU and memory in sixteenths, at most 16."""
-    used_levels = levels(used)
-    return min(max(used_levels[0], used_levels[1]), LEVELS) >> 1
+    cpu, memory, *_ = levels(used)
+    return _CAPPED[max(cpu, memory)] // 2
 
 
-def masks_of_usage(used: int) -> tuple[int, ...]:
-    """Return the masks of CPU and memory that contain a place which uses so much."""
-    found = used.to_bytes(PACKED_BYTES, "little")
-    return _CPU_CHANGES[0][found[_CPU_BYTE]] + _MEMORY_CHANGES[0][found[_MEMORY_BYTE]]
+_NEAR: Final = 1024
+"""The half hours of three weeks."""
 
 
-def shift_usage(rows: FullnessRows, timeline: Timeline, span: range, bit: int, need: int) -> None:
-    """Record in the rows of these half hours that a place uses so much more, or less; its timeline shows it already.
+class FullnessRows:
+    """The rows of a size class by half hour, from `since` on. Those of the next weeks are in a list, for speed."""
 
-    The change of one half hour holds for all in the same step; it is computed again where the next step begins.
+    __slots__ = ("_far", "_near", "scarce_until", "since")
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self.scarce_until = [BEGINNING] * (_SCARCE_STEPS + 2)
+        """Until when some place may have reached each step of scarcity."""
+        self._near = [EMPTY_ROW] * _NEAR
+        self._far: dict[int, FullnessRow] = {}
+
+    def between(self, first: int, stop: int) -> list[FullnessRow]:
+        """Return the rows of the half hours [first, stop)."""
+        begin, end = first - self.since, stop - self.since
+        if begin >= 0 and end <= _NEAR:
+            return self._near[begin:end]
+        return [self._row(tick) for tick in range(first, stop)]
+
+    def items(self) -> Iterator[tuple[int, FullnessRow]]:
+        """Iterate over the half hours in which something is used, and their rows."""
+        every = (*enumerate(self._near, self.since), *self._far.items())
+        return ((tick, row) for tick, row in every if row[BUSY])
+
+    def add(self, tick: int) -> FullnessRow:
+        """Make the row of a half hour that has none."""
+        row, number = EMPTY_ROW.copy(), tick - self.since
+        if number < _NEAR:
+            self._near[number] = row
+        else:
+            self._far[tick] = row
+        return row
+
+    def advance(self, since: int) -> None:
+        """Drop the rows before a half hour."""
+        come_near = range(max(self.since + _NEAR, since), since + _NEAR)
+        del self._near[: since - self.since]
+        self._near += [self._far.pop(tick, EMPTY_ROW) for tick in come_near]
+        self._far = {tick: row for tick, row in self._far.items() if tick >= since and row[BUSY]}
+        self.since = since
+
+    def note_scarcity(self, start: int, end: int, others: bytes) -> None:
+        """Note that a place has these levels of the other dimensions at the half hours of [start, end)."""
+        highest = max(others.translate(_SCARCITY))
+        for row in self.between(start // TICK_MICROS, end // TICK_MICROS):
+            row[_SCARCITY_REACHED] = max(row[_SCARCITY_REACHED], highest)
+        for step in range(highest + 1):
+            self.scarce_until[step] = max(self.scarce_until[step], end)
+
+    def _row(self, tick: int) -> FullnessRow:
+        number = tick - self.since
+        return self._near[number] if 0 <= number < _NEAR else self._far.get(tick, EMPTY_ROW)
+
+
+def shift_usage(rows: FullnessRows, timeline: Timeline, claim: IndexedClaim, need: int, bit: int) -> None:
+    """Add a need, which may be negative, to what a place uses while a claim lasts: on its timeline and in the rows.
+
+    What changes at one half hour changes at all in the same step of the timeline. This is most of what holding a claim
+    costs, and so it is one function.
     """
+    if claim.start >= claim.end or not need:
+        return
     moments, used = timeline.moments, timeline.levels
-    at = next_step = span.start * TICK_MICROS
-    step, now = 0, 0
-    changes: tuple[int, ...] = ()
-    scarce: tuple[int, ...] = ()
-    for tick in span:
-        if at >= next_step:
-            step = bisect_right(moments, at, step)
-            next_step = moments[step] if step < len(moments) else END
-            now = used[step - 1]
-            before = now - need
-            old, new = before.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
-            changes = (
-                _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
-            )
-            if not before or not now:
-                changes += (BUSY,)
-            scarce = ()
-            if (now if need > 0 else before) + _UNTIL_SCARCE & _MAY_BE_SCARCE:
-                scarce = _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
-                changes += scarce
-        at += TICK_MICROS
-        row = rows.get(tick)
-        if row is None:
-            row = rows[tick] = new_row()
-        for number in changes:
-            row[number] ^= bit
+    first, last = timeline.split(claim.start, claim.end)
+    tick = max(-(-claim.start // TICK_MICROS), rows.since)
+    at, upcoming = tick * TICK_MICROS, iter(rows.between(tick, -(-claim.end // TICK_MICROS)))
+    for step in range(first, last):
+        before = used[step]
+        now = used[step] = before + need
+        begin, until = at, moments[step + 1]
+        if until <= at:
+            continue
+        old, new = before.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
+        was = _CODES[old[_CPU_BYTE]][old[_MEMORY_BYTE]] if before else 0
+        changes = _CHANGES[was][_CODES[new[_CPU_BYTE]][new[_MEMORY_BYTE]] if now else 0]
+        scarce = (now if need > 0 else before) + _UNTIL_SCARCE & _MAY_BE_SCARCE
         if scarce:
-            reached = (place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask)
-            row[_SCARCITY_REACHED] = max(reached, default=0)
-        if not now and not row[BUSY]:
-            del rows[tick]
+            changes += _scarce_changes(old[_OTHER_BYTES], new[_OTHER_BYTES])
+        while at < until:
+            row = next(upcoming)
+            if row is EMPTY_ROW:
+                row = rows.add(at // TICK_MICROS)
+            for number in changes:
+                row[number] ^= bit
+            at += TICK_MICROS
+        if scarce:
+            rows.note_scarcity(begin, at, new[_OTHER_BYTES])
+    timeline.merge(first, last)
 
 
 @lru_cache(maxsize=4096)
 def _scarce_changes(before: bytes, after: bytes) -> tuple[int, ...]:
-    before, after = before.translate(_SCARCITY), after.translate(_SCARCITY)
-    steps = zip(range(_SCARCE + 1, BUSY, _STEPS), before, after, strict=True)
+    """Return the masks of the other dimensions in which places of these levels differ."""
+    bases = range(_SCARCE, _NO_PLACE, _SCARCE_STEPS)
+    steps = zip(bases, before.translate(_SCARCITY), after.translate(_SCARCITY), strict=True)
     return tuple(number for base, old, new in steps for number in range(base + min(old, new), base + max(old, new)))
 
 
-def fullness_limits(highest: bytes) -> FullnessLimits:
-    """Return the limits for a need, given the highest level of each dimension at which it could fit."""
-    cpu, memory = CAPPED_LEVELS[highest[0]], CAPPED_LEVELS[highest[1]]
-    fullness = _FULLEST_UP_TO[max(cpu, memory)]
-    return FullnessLimits(_CPU_ABOVE[cpu] + _MEMORY_ABOVE[memory] + _scarcity_limits(highest[2:]), fullness, highest)
-
-
-@lru_cache(maxsize=4096)
-def _scarcity_limits(highest: bytes) -> tuple[tuple[int, ...], int]:
-    steps = [step + 1 for step in highest.translate(_SCARCITY)]
-    return tuple(_SCARCE + _STEPS * number + step for number, step in enumerate(steps) if step < _STEPS), min(steps)
-
-
 def places_above(row: FullnessRow, limit: FullnessLimits) -> int:
-    """Return the mask of places that are above a limit in any dimension."""
-    cpu_high, cpu_as_high, cpu_low, memory_high, memory_as_high, memory_low, others, scarcity = limit.masks
-    found = row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
-    if row[_SCARCITY_REACHED] >= scarcity:
-        for number in others:
-            found |= row[number]
+    """Return the mask of places that are surely above a limit."""
+    return row[limit.most] | row[limit.least] & row[limit.greater]
+
+
+def scarce_places(rows: Iterable[FullnessRow], step: int, masks: Iterable[int]) -> int:
+    """Return the places in any of these masks of rows in which a step of scarcity is reached."""
+    found = 0
+    for row in rows:
+        if row[_SCARCITY_REACHED] >= step:
+            for number in masks:
+                found |= row[number]
     return found
 
 
-def sift_places(rows: Iterable[FullnessRow], limit: FullnessLimits, mask: int) -> tuple[int, int]:
-    """Return the places of a mask that are above a limit in none of these rows, and those of them busy in all."""
-    cpu_high, cpu_as_high, cpu_low, memory_high, memory_as_high, memory_low, others, scarcity = limit.masks
-    taken, busy = 0, mask
-    for row in rows:
-        # The same as `places_above`, inlined because there are many rows.
-        taken |= (
-            row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
-        )
-        if row[_SCARCITY_REACHED] >= scarcity:
-            for number in others:
-                taken |= row[number]
-        busy &= row[BUSY]
-    return mask ^ (mask & taken), busy ^ (busy & taken)
+@lru_cache(maxsize=4096)
+def scarce_masks(others: bytes) -> tuple[int, tuple[int, ...]]:
+    """Return the least step of scarcity above these levels, and the mask of the first above each."""
+    steps = others.translate(_SCARCITY)
+    masks = (_SCARCE + _SCARCE_STEPS * number + step for number, step in enumerate(steps) if step < _SCARCE_STEPS)
+    return min(steps) + 1, tuple(masks)
 
 
-def group_by_fullness(row: FullnessRow, mask: int, fullest: _FullnessGroups) -> Iterator[tuple[int, int]]:
-    """Split the places of a mask by how full they are, the fullest first."""
-    for sixteenths, cpu, memory in fullest:
-        by_cpu, by_memory = mask & row[cpu], mask & row[memory]
-        found = by_cpu | by_memory
-        if found:
-            fuller = by_cpu & row[_CPU_UPPER] | by_memory & row[_MEMORY_UPPER]
-            if fuller:
-                yield sixteenths + 1, fuller
-            if found != fuller:
-                yield sixteenths, found ^ fuller
-            mask ^= found
-            if not mask:
-                return
+def fullest_places(row: FullnessRow, mask: int, most: int) -> tuple[int, int]:
+    """Return the highest fullness among the places of a mask, at most a given one, and those that have it."""
+    fullness = 0
+    while fullness < most:
+        half = fullness + most + 1 >> 1
+        if mask & row[_FULLNESS_STEPS[half]]:
+            fullness = half
+        else:
+            most = half - 1
+    return fullness, mask & row[_FULLNESS_STEPS[fullness]] if fullness else mask
 
 
-def group_by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
-    """Split the places of a mask by how many of these masks contain them, the most first.
-
-    The counters are binary: one mask per digit.
-    """
-    digits = [0] * most.bit_length()
-    for one in several:
-        carry = one & mask
-        place = 0
-        while carry:
-            digit = digits[place]
-            digits[place] = digit ^ carry
-            carry &= digit
-            place += 1
-    digits.reverse()
+def group_by_count(mask: int, several: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Split the places of a mask by how many of these masks contain them, the most first."""
+    digits = _count_masks(several)
     while mask:
         count, found = _highest_count(digits, mask)
         yield count, found
         mask ^= found
+
+
+def _count_masks(several: Sequence[int]) -> list[int]:
+    """Count for every place how many masks contain it: one mask per binary digit, the highest first."""
+    digits = [0] * len(several).bit_length()
+    odd = len(several) % 2
+    lowest = several[0] if odd else 0
+    for number in range(odd, len(several), 2):
+        one, other = several[number], several[number + 1]
+        either = lowest ^ one
+        carry = lowest & one ^ either & other
+        lowest = either ^ other
+        place = -2
+        while carry:
+            digit = digits[place]
+            digits[place] = digit ^ carry
+            carry &= digit
+            place -= 1
+    digits[-1:] = [lowest] if several else []
+    return digits
 
 
 def _highest_count(digits: Sequence[int], mask: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ MOST_TICKS: Final = 96
 Beyond that only the timeline knows it, which is asked anyway. What is held for longer should be held again from
 time to time.
 """
-_MOST_MICROS: Final = MOST_TICKS * TICK_MICROS
+MOST_MICROS: Final = MOST_TICKS * TICK_MICROS
 
 
 class IndexedClaim(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +38,13 @@ class IndexedClaim(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_long(self) -> bool:
         """Whether some of its half hours may not be sampled."""
-        return self.end - self.start > _MOST_MICROS
+        return self.end - self.start > MOST_MICROS
+
+    @property
+    def sampled(self) -> "IndexedClaim":
+        """The claim without what is not sampled of it."""
+        end = (-(-self.start // TICK_MICROS) + MOST_TICKS) * TICK_MICROS
+        return msgspec.structs.replace(self, end=min(self.end, end))
 
 
 class IndexedPlace:
@@ -59,34 +65,9 @@ class IndexedPlace:
         self.usable = BEGINNING
         self.slot = 0
 
-    def hold(self, claim: IndexedClaim) -> None:
-        """Use what a claim needs."""
-        self.held[claim.held.holder] = claim
-        if self.sampled is not self.timeline or claim.is_long:
-            if self.sampled is self.timeline:
-                self.sampled = self.timeline.copy()
-            self._add_sampled(claim, claim.need)
-        self.timeline.add(claim.start, claim.end, claim.need)
-
-    def release(self, holder: str) -> IndexedClaim | None:
-        """Use no more what a holder claimed, and return that; None if it is nothing."""
-        claim = self.held.pop(holder, None)
-        if claim is None:
-            return None
-        self.timeline.add(claim.start, claim.end, -claim.need)
-        if self.sampled is not self.timeline:
-            self._add_sampled(claim, -claim.need)
-            if not any(one.is_long for one in self.held.values()):
-                self.sampled = self.timeline
-        return claim
-
     def sampled_at(self, tick: int) -> int:
         """Return what is used at a half hour, as far as the rows show it, packed."""
-        return self.sampled.used_at(tick * TICK_MICROS) if tick >= self.shelf.since else 0
-
-    def _add_sampled(self, claim: IndexedClaim, need: int) -> None:
-        end = ticks_within(claim.start, claim.end).stop * TICK_MICROS
-        self.sampled.add(claim.start, min(claim.end, end), need)
+        return self.sampled.used_at(tick * TICK_MICROS) if tick >= self.shelf.rows.since else 0
 
 
 def accepts_sessions(place: Place) -> bool:
@@ -94,24 +75,23 @@ def accepts_sessions(place: Place) -> bool:
     return not place.closed or (place.closed == BOOTING and place.usable_at is not None)
 
 
-def ticks_within(start: int, end: int) -> range:
-    """Return the half hours that lie within [start, end)."""
-    first, stop = -(-start // TICK_MICROS), -(-end // TICK_MICROS)
-    return range(first, stop) if stop - first <= MOST_TICKS else range(first, first + MOST_TICKS)
-
-
 class PackedRequest:
-    """A request with its claim's [start, end) in microseconds, the half hours in it, and its packed need."""
+    """A request with its claim's [start, end) in microseconds, the half hours [first, stop) in it, and its packed need.
 
-    __slots__ = ("_lanes", "_left", "_packed", "claim", "end", "need", "request", "span", "start")
+    During a search, `asked` counts the places that were asked, and `late` are those without room just before.
+    """
+
+    __slots__ = ("_lanes", "_left", "_packed", "asked", "claim", "end", "first", "late", "request", "start", "stop")
 
     def __init__(self, request: PlacementRequest) -> None:
         self.request = request
         self.claim = claim = request.claim
-        self.need = claim.need
         self.start = start = micros(claim.start)
         self.end = end = micros(claim.end)
-        self.span = ticks_within(start, end)
+        self.first = first = -(-start // TICK_MICROS)
+        stop = -(-end // TICK_MICROS)
+        self.stop = min(stop, first + MOST_TICKS)
+        self.asked = self.late = 0
         self._lanes: Lanes | None = None
         self._packed = self._left = 0
 
@@ -133,7 +113,7 @@ class PackedRequest:
         return self._packed
 
     def _pack_for(self, lanes: Lanes) -> None:
-        self._lanes, self._packed = lanes, lanes.pack(self.need)
+        self._lanes, self._packed = lanes, lanes.pack(self.claim.need)
         self._left = lanes.top - self._packed
 
     def rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
@@ -170,7 +150,10 @@ class PackedRequest:
         name = short_of(line.timeline.top - need - used)[0]
         free = line.place.capacity - line.lanes.unpack(used)
         asap = self.request.movable and moment <= self.start
-        needed, when = _format_amount(name, self.need), "now" if asap else f"at {format_moment(moment_of(moment))}"
+        needed, when = (
+            _format_amount(name, self.claim.need),
+            "now" if asap else f"at {format_moment(moment_of(moment))}",
+        )
         reason = f"{needed} needed, {_format_amount(name, free)} free {when}"
         return ROOM_FILTERS[name], reason
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from lcm.model.base.capacity import Amount, Claim
-from lcm.placement.candidate import IndexedClaim, IndexedPlace, PackedRequest, ticks_within
+from lcm.placement.candidate import IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.request import HeldClaim, Place
 from lcm.placement.size_class import SizeClass
 from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, micros, moment_of, round_up_capacity
@@ -23,8 +23,10 @@ class PlaceIndex:
         """The request that was placed last: its claim is usually the next to be held."""
         self._since = 0
         self._until = moment_of(TICK_MICROS)
-        self._workers: list[SizeClass] = []
-        self._seats: list[SizeClass] = []
+        self.workers: list[SizeClass] = []
+        """The size classes of workers."""
+        self.seats: list[SizeClass] = []
+        """The size classes of seats."""
         self._lanes: dict[Amount, Lanes] = {}
         for place in sorted(places, key=lambda one: one.id):
             self.put(place)
@@ -64,7 +66,7 @@ class PlaceIndex:
         del self._lines[id_]
         line.shelf.remove(line)
         if not line.shelf.lines:
-            (self._seats if line.place.seat else self._workers).remove(line.shelf)
+            (self.seats if line.place.seat else self.workers).remove(line.shelf)
         return held
 
     def hold(self, id_: str, held: HeldClaim) -> None:
@@ -75,20 +77,18 @@ class PlaceIndex:
         claim, asked = held.claim, self.last_request
         need = line.lanes.pack(claim.need)
         if asked is not None and claim is asked.claim:
-            start, end, span = asked.start, asked.end, asked.span
+            start, end = asked.start, asked.end
         else:
             start, end = micros(claim.start), micros(claim.end)
-            span = ticks_within(start, end)
-        line.hold(IndexedClaim(held, start, end, need))
-        line.shelf.add(line, span, need)
+        line.shelf.hold(line, IndexedClaim(held, start, end, need))
 
     def release(self, id_: str, holder: str) -> bool:
         """Release what a holder has on a place; return False if that is nothing."""
         line = self._lines.get(id_)
-        found = line.release(holder) if line else None
-        if line is None or found is None:
+        claim = line.held.pop(holder, None) if line is not None else None
+        if line is None or claim is None:
             return False
-        line.shelf.subtract(line, found)
+        line.shelf.release(line, claim)
         return True
 
     def advance(self, now: datetime) -> None:
@@ -99,7 +99,7 @@ class PlaceIndex:
         self._until = moment_of((since + 1) * TICK_MICROS)
         if since > self._since:
             self._since = since
-            for shelf in (*self._workers, *self._seats):
+            for shelf in (*self.workers, *self.seats):
                 shelf.advance(since)
 
     def claims_on(self, id_: str) -> Sequence[HeldClaim]:
@@ -115,10 +115,6 @@ class PlaceIndex:
         """Iterate over all places in the order of their ids."""
         return (self._lines[id_] for id_ in sorted(self._lines))
 
-    def size_classes(self, *, seats: bool) -> Sequence[SizeClass]:
-        """Return the size classes of workers, or of seats."""
-        return self._seats if seats else self._workers
-
     def _add_place(self, place: Place) -> None:
         if place.capacity not in self._lanes:
             self._lanes[place.capacity] = Lanes(place.capacity)
@@ -128,7 +124,7 @@ class PlaceIndex:
         shelf.insert(line)
 
     def _size_class(self, size: Amount, *, seats: bool) -> SizeClass:
-        shelves = self._seats if seats else self._workers
+        shelves = self.seats if seats else self.workers
         found = next((shelf for shelf in shelves if shelf.size == size), None)
         if found is None:
             found = SizeClass(size, seats=seats, since=self._since)

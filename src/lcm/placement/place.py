@@ -38,8 +38,8 @@ def place(fleet: PlaceIndex, request: PlacementRequest, strategy: str = BIN_PACK
     ask = PackedRequest(request)
     if (assigned := assign(fleet, ask, strategy, number=number)) is not None:
         return assigned
-    found = _find_soonest(ask, fleet.size_classes(seats=False))
-    seat = _find_soonest(ask, fleet.size_classes(seats=True))
+    found = _find_soonest(ask, fleet.workers)
+    seat = _find_soonest(ask, fleet.seats)
     opens = seat is not None and (found is None or seat[0] < found[0])
     found = seat if opens else found
     reason = "no open place will ever fit it" if request.movable else "no open place fits it at its time"
@@ -59,21 +59,22 @@ def place(fleet: PlaceIndex, request: PlacementRequest, strategy: str = BIN_PACK
 
 def assign(fleet: PlaceIndex, ask: PackedRequest, strategy: str = BIN_PACK, *, number: int = 0) -> Placement | None:
     """Choose a worker that takes a request at the time it asks for; None if there is none."""
-    shelves, preferred, choice = fleet.size_classes(seats=False), ask.request.region_preferred, None
+    shelves, preferred, choice = fleet.workers, ask.request.region_preferred, None
     if preferred is not None:
-        choice = choose_place(strategy, shelves, ask, region=preferred, number=number)
+        choice = choose_place(strategy, shelves, ask, preferred, number)
     if choice is None:
-        choice = choose_place(strategy, shelves, ask, region=None, number=number)
+        choice = choose_place(strategy, shelves, ask, None, number)
     if choice is None:
         return None
     fleet.last_request = ask
-    place = choice.line.place
+    line, score = choice
+    place = line.place
     decision = SchedulingDecision(
         action="assign",
         worker_id=place.id,
         reason=f"{strategy} chose {place.name}",
-        score=choice.score,
-        candidates_evaluated=choice.looked,
+        score=score,
+        candidates_evaluated=ask.asked,
     )
     return Placement(decision, place, ask.claim.start)
 
@@ -130,7 +131,7 @@ def _evaluate(line: IndexedPlace, ask: PackedRequest, strategy: str) -> PlaceEva
         score = SCORES.get(strategy)
         return PlaceEvaluation(line.place, score=score(line, ask) if score else None, earliest=earliest)
     name, reason = rejected
-    hopeless = name in ROOM_FILTERS.values() and not ask.need.within(line.place.capacity)
+    hopeless = name in ROOM_FILTERS.values() and not ask.claim.need.within(line.place.capacity)
     return PlaceEvaluation(
         line.place, name, reason, TOO_LARGE_REMEDY if hopeless else FILTER_REMEDIES[name], earliest=earliest
     )

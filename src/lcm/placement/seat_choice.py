@@ -46,17 +46,20 @@ def refusal_rank(reason: str) -> int:
 
 
 def choose_seat(seats: Seats, claim: Claim, rules: PromiseRules, among: Iterable[int] | None = None) -> int | None:
-    """Choose the seat that takes a claim; None if none does."""
+    """Choose the seat whose worker must run least longer for a claim, the first of several; None if none takes it."""
     span = span_of(claim)
     if claim.start < rules.now or outside_hours([span], rules):
         return None
-    numbers = candidate_seats(seats, rules) if among is None else among
+    numbers = candidate_seats(seats, rules) if among is None else sorted(among)
     offers: list[tuple[int, int, Sequence[Span]]] = []
     for number in numbers:
         if seats.fits(number, span, required_room(seats, number, claim, rules)):
             pieces = seats.added_runtime(number, span)
-            if not _is_too_soon(number, span, pieces, rules):
-                offers.append((total_length(pieces), number, pieces))
+            if _is_too_soon(number, span, pieces, rules):
+                continue
+            if not pieces and find_violated_limit(seats, pieces, rules) is None:
+                return number  # it runs anyway
+            offers.append((total_length(pieces), number, pieces))
     if not rules.has_limits:
         return min(offers)[1] if offers else None
     return next(

@@ -9,12 +9,13 @@ the claims each time, so that a late or repeated look, or one after a restart, g
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim
 from lcm.placement.request import HeldClaim
-from lcm.placement.timeline import BEGINNING, END, GUARD_BITS, Lanes, Timeline, micros, moment_of
+from lcm.placement.timeline import BEGINNING, END, GUARD_BITS, Timeline, lanes_of, micros, moment_of
 
 KEEP_THROUGH_GAP: Final = timedelta(minutes=15)
 """A worker is kept through gaps longer than a boot by less than this: stopping and starting take time too."""
@@ -45,7 +46,7 @@ class SeatTimeline:
     def __init__(self, capacity: Amount, strangers: Amount = ZERO_AMOUNT) -> None:
         self.capacity = capacity
         self.strangers = strangers
-        self.lanes = Lanes(capacity)
+        self.lanes = lanes_of(capacity)
         self.timeline = Timeline(self.lanes.top + (_ONE_CLAIM << 40))
         self.held: dict[str, HeldClaim] = {}
 
@@ -123,8 +124,9 @@ class Seats:
         self._runs: dict[int, list[Span]] = {}
         self.most = size if most is None else most
         own, taken = smaller or {}, strangers or {}
+        sizes = {number: smaller_amount(capacity, amount) for number, amount in own.items()}
         self._seats = {
-            number: SeatTimeline(smaller_amount(capacity, own.get(number, capacity)), taken.get(number, ZERO_AMOUNT))
+            number: SeatTimeline(sizes.get(number, capacity), taken.get(number, ZERO_AMOUNT))
             for number in range(1, size + 1)
         }
 
@@ -299,5 +301,10 @@ def seat_demand(seats: Seats, now: datetime) -> Mapping[int, SeatDemand]:
 def _next_demand(seats: Seats, number: int, now: datetime) -> SeatDemand | None:
     runs = seats.runs(number)
     place = bisect_right(runs, micros(now), key=lambda run: run.end)
-    run = runs[place] if place < len(runs) else None
-    return SeatDemand(moment_of(run.start), moment_of(run.end)) if run else None
+    return _demand_of(runs[place]) if place < len(runs) else None
+
+
+@lru_cache(maxsize=16_384)
+def _demand_of(run: Span) -> SeatDemand:
+    """Return a run as a demand. Most seats have the same next run at one look as at the one before."""
+    return SeatDemand(moment_of(run.start), moment_of(run.end))

@@ -3,7 +3,7 @@
 Every place has one bit, its slot, which `IdOrder` gives. A few `|` and `&` of the rows of a claim's half hours leave
 the places that could take it; their timelines decide, and ties go to the first id. `PlaceKinds` knows which places
 suit a request but for their room. No row shows the time before a claim's first half hour, so a large size class
-remembers in a `FullPlaceCache` which places are too full then.
+remembers in a `FullPlaceCache` which places are too full now.
 """
 
 from collections import Counter
@@ -11,26 +11,16 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from lcm.model.base.capacity import Amount
-from lcm.placement.bitmap import (
-    CAPPED_LEVELS,
-    FullnessLimits,
-    FullnessRow,
-    FullnessRows,
-    fullness_limits,
-    masks_of_usage,
-    new_row,
-    places_above,
-    shift_usage,
-)
-from lcm.placement.candidate import MOST_TICKS, IndexedClaim, IndexedPlace, PackedRequest, ticks_within
+from lcm.placement.bitmap import EMPTY_ROW, FullnessLimits, FullnessRows, masks_above, places_above, shift_usage
+from lcm.placement.candidate import MOST_MICROS, IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.id_order import IdOrder
 from lcm.placement.place_kinds import PlaceKinds
 from lcm.placement.request import Place, PlacementRequest
-from lcm.placement.timeline import GUARD_BITS, TICK_MICROS, Lanes, levels
+from lcm.placement.timeline import TICK_MICROS, Lanes
 
 
 class FullPlaceCache:
-    """Places found too full between two half hours, in a row of their own, each until a known time.
+    """Places found too full in the current half hour, in a row of their own, each until a known time.
 
     A place may use more by now, so the cache, like the rows, never counts a place as fuller than it is.
     """
@@ -38,16 +28,15 @@ class FullPlaceCache:
     __slots__ = ("_ends", "_known", "_row")
 
     def __init__(self) -> None:
-        self._row = new_row()
+        self._row = EMPTY_ROW.copy()
         self._known: dict[int, tuple[tuple[int, ...], int]] = {}
         self._ends: list[tuple[int, int]] = []
 
     def remember(self, slot: int, used: int, until: int, limit: FullnessLimits) -> None:
         """Remember that the place of a slot uses so much, if that is above a limit of CPU or memory."""
-        cpu, memory, *_ = levels(used).translate(CAPPED_LEVELS)
-        if cpu > limit.levels[0] or memory > limit.levels[1]:
+        masks = masks_above(used, limit)
+        if masks:
             self.forget(slot)
-            masks = masks_of_usage(used)
             self._flip(masks, slot)
             self._known[slot] = masks, until
             heappush(self._ends, (until, slot))
@@ -76,29 +65,27 @@ class SizeClass:
     """Workers, or seats, none of which is larger than `size`."""
 
     __slots__ = (
-        "_crowds",
         "_kinds",
         "_lanes_of_lines",
         "_rounded",
-        "_rows",
+        "full_places",
         "lanes",
         "lines",
         "order",
+        "rows",
         "seats",
-        "since",
         "size",
     )
 
     def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
         self.size = size
         self.seats = seats
-        self.since = since
         self.order = IdOrder()
         self.lines: dict[int, IndexedPlace] = {}
         self.lanes = self._rounded = Lanes(size)
         self._lanes_of_lines: Counter[Lanes] = Counter()
-        self._rows = FullnessRows()
-        self._crowds: dict[int, FullPlaceCache] = {}
+        self.rows = FullnessRows(since)
+        self.full_places = FullPlaceCache()
         self._kinds = PlaceKinds()
 
     def insert(self, line: IndexedPlace) -> None:
@@ -122,31 +109,31 @@ class SizeClass:
         self._kinds.change(line.slot, line.place, place)
         line.place = place
 
-    def add(self, line: IndexedPlace, span: range, need: int) -> None:
-        """Record that a place uses so much more, or less, at these half hours; its timeline shows it already."""
-        if span.start < self.since:
-            span = range(self.since, span.stop)
-        if need and span:
-            shift_usage(self._rows, line.sampled, span, 1 << line.slot, need)
+    def hold(self, line: IndexedPlace, claim: IndexedClaim) -> None:
+        """Add a claim to what a place holds."""
+        line.held[claim.held.holder] = claim
+        if claim.end - claim.start > MOST_MICROS or line.sampled is not line.timeline:
+            if line.sampled is line.timeline:
+                line.sampled = line.timeline.copy()
+            line.timeline.add(claim.start, claim.end, claim.need)
+            claim = claim.sampled
+        shift_usage(self.rows, line.sampled, claim, claim.need, 1 << line.slot)
 
-    def subtract(self, line: IndexedPlace, claim: IndexedClaim) -> None:
-        """Record that a place does not hold a claim any more."""
-        if claim.end <= self.since * TICK_MICROS:
+    def release(self, line: IndexedPlace, claim: IndexedClaim) -> None:
+        """Subtract the need of a claim that a place no longer holds from what the place uses."""
+        self.full_places.forget(line.slot)
+        if line.sampled is line.timeline:
+            shift_usage(self.rows, line.timeline, claim, -claim.need, 1 << line.slot)
             return
-        span, crowds = ticks_within(claim.start, claim.end), self._crowds
-        if crowds:
-            around = range(max(span.start - 1, self.since), span.stop + 1)
-            for tick in around if len(span) < MOST_TICKS else tuple(crowds):
-                if tick in crowds:
-                    crowds[tick].forget(line.slot)
-        self.add(line, span, -claim.need)
+        line.timeline.add(claim.start, claim.end, -claim.need)
+        shift_usage(self.rows, line.sampled, claim.sampled, -claim.need, 1 << line.slot)
+        if claim.is_long and not any(one.is_long for one in line.held.values()):
+            line.sampled = line.timeline
 
     def advance(self, since: int) -> None:
-        """Drop the samples of the half hours before this one."""
-        self.since = since
-        self._crowds = {tick: crowd for tick, crowd in self._crowds.items() if tick >= since}
-        for tick in [tick for tick in self._rows if tick < since]:
-            del self._rows[tick]
+        """Drop what is known of the half hours before this one."""
+        self.full_places = FullPlaceCache()
+        self.rows.advance(since)
 
     def open_to(self, request: PlacementRequest, region: str | None = None) -> int:
         """Return the mask of places that accept sessions and whose kind suits a request, if given in a region."""
@@ -155,31 +142,15 @@ class SizeClass:
             found &= ~self.order.mask_of(request.refused)
         return found if region is None else found & self._kinds.in_region(region)
 
-    def limits(self, ask: PackedRequest) -> FullnessLimits | None:
-        """Return how full a place may be to have room for a need; None if the need is larger than every place."""
-        room = ask.room(self.lanes)
-        return fullness_limits(self.lanes.highest_levels(room)) if room & GUARD_BITS == GUARD_BITS else None
+    def remember_full(self, line: IndexedPlace, ask: PackedRequest, obstacle: int, limit: FullnessLimits) -> None:
+        """Remember a place with too little room at a step of its timeline, if the step ends within this half hour.
 
-    def rows(self, span: Iterable[int]) -> list[FullnessRow]:
-        """Return the rows of these half hours."""
-        return list(map(self._rows.__getitem__, span))
-
-    def known_full(self, start: int, limit: FullnessLimits) -> int:
-        """Return the mask of places remembered as too full between a moment and the next half hour."""
-        found = self._crowds.get(start // TICK_MICROS)
-        return found.places_above(start, limit) if found else 0
-
-    def remember_full(self, line: IndexedPlace, start: int, obstacle: int, limit: FullnessLimits) -> None:
-        """Remember a place with too little room at a step of its timeline, if that is before the next half hour."""
-        timeline, tick = line.timeline, start // TICK_MICROS
-        if timeline.moments[obstacle] < (tick + 1) * TICK_MICROS:
-            if tick not in self._crowds:
-                self._crowds[tick] = FullPlaceCache()
-            self._crowds[tick].remember(line.slot, timeline.levels[obstacle], timeline.step_end(obstacle), limit)
-
-    def row(self, tick: int) -> FullnessRow:
-        """Return the row of a half hour."""
-        return self._rows[tick]
+        A step that lasts longer is in the rows already.
+        """
+        timeline, tick = line.timeline, self.rows.since
+        until = timeline.step_end(obstacle)
+        if ask.start // TICK_MICROS == tick and until <= (tick + 1) * TICK_MICROS:
+            self.full_places.remember(line.slot, timeline.levels[obstacle], until, limit)
 
     def places_in(self, mask: int) -> Iterator[IndexedPlace]:
         """Iterate over the places of a mask in the order of their ids."""

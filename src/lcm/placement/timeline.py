@@ -7,6 +7,7 @@ exact to the microsecond: the arithmetic of `lcm.model.base.capacity.Profile` on
 
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount
@@ -92,6 +93,12 @@ class Lanes:
         return Amount(**{n: lane // factor for n, lane, factor in zip(DIMENSIONS, lanes, factors, strict=True)})
 
 
+@lru_cache(maxsize=256)
+def lanes_of(capacity: Amount) -> Lanes:
+    """Return the packing for places of a capacity, the same for all of them."""
+    return Lanes(capacity)
+
+
 def levels(packed: int) -> bytes:
     """Return, for each dimension, how many 32nds of the capacity are used; the count wraps after 255."""
     return packed.to_bytes(PACKED_BYTES, "little")[_LEVEL_BYTES]
@@ -145,27 +152,32 @@ class Timeline:
 
     def add(self, start: int, end: int, need: int) -> None:
         """Add a need, which may be negative, to what is used during [start, end)."""
-        if start >= end or not need:
-            return
+        if start < end and need:
+            levels = self.levels
+            first, last = self.split(start, end)
+            for place in range(first, last):
+                levels[place] += need
+            self.merge(first, last)
+
+    def split(self, start: int, end: int) -> tuple[int, int]:
+        """Split the steps at two moments, and return which begin there; until `merge`, neighbours may be alike."""
         moments, levels = self.moments, self.levels
         first = bisect_left(moments, start)
-        steps_before = first < len(moments) and moments[first] == start
-        if not steps_before:
+        if first == len(moments) or moments[first] != start:
             moments.insert(first, start)
             levels.insert(first, levels[first - 1])
         last = bisect_left(moments, end, first)
         if last == len(moments) or moments[last] != end:
             moments.insert(last, end)
             levels.insert(last, levels[last - 1])
-            for place in range(first, last):
-                levels[place] += need
-        else:
-            for place in range(first, last):
-                levels[place] += need
-            if levels[last] == levels[last - 1]:
-                del moments[last], levels[last]
-        # Two levels can have become equal only where there was a step before.
-        if steps_before and levels[first] == levels[first - 1]:
+        return first, last
+
+    def merge(self, first: int, last: int) -> None:
+        """Join two steps with those before them where these are like them."""
+        moments, levels = self.moments, self.levels
+        if levels[last] == levels[last - 1]:
+            del moments[last], levels[last]
+        if levels[first] == levels[first - 1]:
             del moments[first], levels[first]
 
     def used_at(self, moment: int) -> int:

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from harness import given
 from harness.suite import for_all
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim, Profile
-from lcm.placement import strategies
-from lcm.placement.bitmap import BUSY
-from lcm.placement.candidate import PackedRequest
+from lcm.placement import packing
+from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import evaluate_places, place
 from lcm.placement.request import HeldClaim, Place, PlacementRequest
 from lcm.placement.size_class import SizeClass
-from lcm.placement.strategies import SCORES, STRATEGIES
-from lcm.placement.timeline import TICK_MICROS, Lanes, micros, moment_of, round_up_capacity
+from lcm.placement.strategies import SCORES, STRATEGIES, bin_pack
+from lcm.placement.timeline import TICK_MICROS, Lanes, levels, micros, moment_of, round_up_capacity
 
 START = given.moment("08:00")
 STEP = timedelta(minutes=10)
@@ -85,9 +84,7 @@ def ids_in(shelf: SizeClass, mask: int) -> list[str]:
 
 
 def rows_by_id(shelf: SizeClass) -> object:
-    return {
-        tick: [[ids_in(shelf, mask) for mask in row[: BUSY + 1]], row[BUSY + 1 :]] for tick, row in shelf._rows.items()
-    }
+    return {tick: [ids_in(shelf, mask) for mask in row[:-1]] for tick, row in shelf.rows.items()}
 
 
 def kinds_by_id(shelf: SizeClass) -> object:
@@ -97,7 +94,7 @@ def kinds_by_id(shelf: SizeClass) -> object:
 def inside(fleet: PlaceIndex) -> object:
     """Return all that the index knows, in a form that can be compared."""
     shelves = sorted(
-        (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True)),
+        (*fleet.workers, *fleet.seats),
         key=lambda one: (one.seats, one.size.cpu_millis),
     )
     lines = [
@@ -163,6 +160,43 @@ def test_what_is_chosen_scores_as_it_is_explained(several: list[tuple[Any, ...]]
             assert found.decision.score == max(scores)
 
 
+def scarcity(level: int) -> int:
+    return 0 if level < 24 else min(1 + (level - 24) // 2, 5)
+
+
+def was_too_full(line: IndexedPlace, ask: PackedRequest) -> bool:
+    """Return whether a place had too little room at the half hour before a claim that begins between two."""
+    used = levels(line.sampled_at(ask.start // TICK_MICROS))
+    most = line.shelf.lanes.highest_levels(ask.room(line.shelf.lanes))
+    greater = any(min(one, 32) > min(other, 32) for one, other in zip(used[:2], most[:2], strict=True))
+    scarcer = any(scarcity(one) > scarcity(other) for one, other in zip(used[2:], most[2:], strict=True))
+    return ask.start % TICK_MICROS > 0 and (greater or scarcer)
+
+
+def plain_choice(fleet: PlaceIndex, request: PlacementRequest) -> tuple[str | None, float | None]:
+    """Choose by going through all places: the best of each size class, and the best of those."""
+    ask = PackedRequest(request)
+    fitting = [line for line in fleet.indexed_places() if not line.place.seat and ask.rejection(line) is None]
+    best = {
+        line.shelf: line
+        for line in sorted(fitting, key=lambda one: (was_too_full(one, ask), -bin_pack(one, ask), one.place.id))[::-1]
+    }
+    found = min(best.values(), key=lambda one: (-bin_pack(one, ask), one.place.id), default=None)
+    return (found.place.id, bin_pack(found, ask)) if found else (None, None)
+
+
+@for_all(changes, st.lists(claims, min_size=1, max_size=8))
+def test_bin_pack_chooses_what_a_look_at_all_places_would(several: list[tuple[Any, ...]], asked: list[Claim]) -> None:
+    fleet = after(several)
+    for number, claim in enumerate(asked):
+        request = PlacementRequest(f"s{number}", claim)
+        want = plain_choice(fleet, request)
+        found = place(fleet, request).decision
+        assert (found.worker_id, found.score) == want
+        if found.worker_id:
+            fleet.hold(found.worker_id, HeldClaim(request.name, claim))
+
+
 @for_all(st.lists(claims, max_size=60), st.sampled_from(STRATEGIES))
 def test_nothing_is_ever_over_committed(several: list[Claim], strategy: str) -> None:
     fleet = PlaceIndex(one(id_, capacity=SMALL) for id_ in IDS)
@@ -214,7 +248,7 @@ asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), 
 @for_all(asked_in_turn)
 def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strategies, "_LARGE_CLASS", 0)
+        patch.setattr(packing, "_LARGE_CLASS", 0)
         remembering = turns(several)
     assert remembering == turns(several)
 
@@ -222,10 +256,35 @@ def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[An
 def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(strategies, "_LARGE_CLASS", 0)
+    monkeypatch.setattr(packing, "_LARGE_CLASS", 0)
     fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
+    fleet.advance(given.moment("09:00"))
     assert place(fleet, PlacementRequest("long", given.claim("09:05", "11:00"))).decision.action == "wait"
     assert place(fleet, PlacementRequest("short", given.claim("09:05", "09:20"))).decision.worker_id == "w1"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(
+    monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    monkeypatch.setattr(packing, "_LARGE_CLASS", 0)
+    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:00", "09:20", cpu_millis=48_000))]})
+    fleet.advance(given.moment("09:00"))
+    assert place(fleet, PlacementRequest("early", given.claim("09:05", "11:00"))).decision.action == "wait"
+    if not ends:
+        assert fleet.release("w1", "s1")
+    later = given.claim("09:20" if ends else "09:06", "11:00")
+    assert place(fleet, PlacementRequest("later", later)).decision.worker_id == "w1"
+
+
+def test_who_lacked_the_memory_at_the_half_hour_before_comes_last_though_it_is_fuller_by_cpu() -> None:
+    memory = one().capacity.memory_mb
+    before = given.claim("08:00", "09:04", cpu_millis=40_000, memory_mb=memory * 5 // 8)
+    fuller, emptier = given.claim("08:00", "12:00", cpu_millis=6_000), given.claim("08:00", "12:00", cpu_millis=1_000)
+    held = {"w1": [HeldClaim("s1", before), HeldClaim("s2", fuller)], "w2": [HeldClaim("s3", emptier)]}
+    fleet = PlaceIndex([one("w1"), one("w2")], held)
+    request = PlacementRequest("s4", given.claim("09:05", "10:30", cpu_millis=1_000, memory_mb=memory // 2))
+    assert place(fleet, request).decision.worker_id == plain_choice(fleet, request)[0] == "w2"
 
 
 @for_all(needs, needs)
@@ -263,7 +322,7 @@ def test_a_foreign_lab_without_an_end_holds_for_ever() -> None:
 
 def test_the_span_of_a_claim_shorter_than_half_an_hour_may_be_empty() -> None:
     short = PlacementRequest("s", given.claim("09:05", "09:20"))
-    assert len(PackedRequest(short).span) == 0
+    assert PackedRequest(short).first == PackedRequest(short).stop
     assert place(PlaceIndex([one()]), short).decision.worker_id == "w1"
 
 

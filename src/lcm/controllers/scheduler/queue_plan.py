@@ -159,7 +159,7 @@ class _QueuePlanner:
     def __init__(self, fleet: PlaceIndex, rules: QueueRules) -> None:
         self._fleet = fleet
         self._rules = rules
-        shelves = (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True))
+        shelves = (*fleet.workers, *fleet.seats)
         self._lines = {line.place.id: line for shelf in shelves for line in shelf.lines.values()}
         self._searches: dict[object, _PlaceSearch] = {}
         self.held: list[tuple[str, str]] = []
@@ -241,7 +241,7 @@ class _PlaceSearch:
             found = assign(self._fleet, self._ask, rules.strategy, number=rules.turn())
             if found is not None:
                 return found
-            shelves = (*self._fleet.size_classes(seats=False), *self._fleet.size_classes(seats=True))
+            shelves = (*self._fleet.workers, *self._fleet.seats)
             lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(self._ask.request)))
             moments = ((self._earliest(line), line.place) for line in lines)
             self._heap = [(at, one.seat, one.id) for at, one in moments if at is not None]
