@@ -44,6 +44,7 @@ def refusal(status: int, description: str, **more: Any) -> Say:
     return says({"code": status, "description": description}, status, **more)
 
 
+EXPIRED = refusal(401, "401: Unauthorized")
 PAGE = Say(200, b"<html><body>It works!</body></html>", "text/html; charset=utf-8")
 
 
@@ -64,6 +65,8 @@ class AnswerServer:
     def __init__(self, certificate: "SelfSigned | None" = None) -> None:
         self.asked: list[Asked] = []
         self.connections = 0
+        self.expired: set[str] = set()
+        """Tokens that are refused from now on."""
         self._answers: dict[str, deque[Say]] = defaultdict(deque)
         self._certificate = certificate
         self._server: asyncio.Server | None = None
@@ -118,6 +121,8 @@ class AnswerServer:
                 self.asked.append(request)
                 waiting = self._answers[request.path]
                 say = waiting.popleft() if len(waiting) > 1 else waiting[0] if waiting else refusal(404, "nothing told")
+                if request.headers.get("authorization", "").removeprefix("Bearer ") in self.expired:
+                    say = EXPIRED
                 if not await _answer(writer, say):
                     break
         except (asyncio.IncompleteReadError, ConnectionError):

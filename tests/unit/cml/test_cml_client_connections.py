@@ -10,9 +10,10 @@ from harness.http_answers import AnswerServer, Say, says
 from harness.lab_hosts import NODE, host_of, served
 from harness.servers import LOOPBACK, free_port
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Gone, Invalid
+from lcm.model.base.errors import Gone, Invalid, Unreachable
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.cml.polling import gather_limited
+from lcm.providers.cml.rest import CmlClient
 from lcm.providers.protocols.labhost import NotReady
 
 
@@ -100,7 +101,6 @@ async def test_calls_that_wait_for_each_other_are_no_outage(server: AnswerServer
     got = await asyncio.gather(*(host.all_nodes() for _ in range(30)))
     assert asyncio.get_running_loop().time() - started > 0.3, "there was no waiting"
     assert {tuple(one) for one in got} == {("L1",)}
-    assert host._client._connection._options["timeout"]["pool"] is None
 
 
 async def test_the_first_failure_ends_what_was_done_beside_it() -> None:
@@ -135,6 +135,21 @@ async def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Answe
     server.hang_up()
     await asyncio.sleep(0.05)
     assert list(await host.all_nodes()) == ["L1"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
+async def test_an_effect_whose_connection_breaks_is_not_sent_again(server: AnswerServer, method: str) -> None:
+    server.tell("labs/L1", Say(hang=True), says({}))
+    client = CmlClient(server.url, "admin", Secret("x"))
+    await client.sign_in()
+    sending = asyncio.create_task(client.send(method, "labs/L1"))
+    while not server.count("labs/L1"):
+        await asyncio.sleep(0.01)
+    server.hang_up()
+    with pytest.raises(Unreachable):
+        await sending
+    assert server.count("labs/L1") == 1
+    await client.close()
 
 
 async def test_callers_who_give_up_leave_no_connection_behind(server: AnswerServer, host: CmlHost) -> None:

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from harness.http_answers import TOKEN, AnswerServer, Say, refusal, says
+from harness.http_answers import EXPIRED, TOKEN, AnswerServer, Say, refusal, says
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Throttled, Unreachable
 from lcm.providers.cml.connection import CmlLimits
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.protocols.labhost import CmlAnswerError, CmlAuthenticationError
 
-EXPIRED = refusal(401, "401: Unauthorized")
 MANY = 20
 
 
@@ -58,8 +57,9 @@ async def test_an_expired_token_is_renewed_and_the_call_repeated(server: AnswerS
 
 
 async def test_many_calls_with_an_expired_token_sign_in_once(server: AnswerServer, host: CmlHost) -> None:
+    server.tell("auth_extended", says(TOKEN), says(TOKEN | {"token": "second"}))
     await host.all_nodes()
-    server.tell("nodes", *[EXPIRED] * MANY, says([]))
+    server.expired.add("secret-token-1")
     await asyncio.gather(*(host.all_nodes() for _ in range(MANY)))
     assert server.count("auth_extended") == 2
 

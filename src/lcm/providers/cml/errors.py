@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+import aiohttp
 import httpx
 import msgspec
 
@@ -87,10 +88,11 @@ def translate_refusal(failure: CmlFailure) -> LcmError:
     return meaning(failure)
 
 
-def translate_no_answer(target: str, error: httpx.RequestError | OSError) -> LcmError:
+def translate_no_answer(target: str, error: httpx.RequestError | aiohttp.ClientError | OSError) -> LcmError:
     """Return our error for an answer that did not come, or not all of it."""
     for cause in _causes(error):
-        if isinstance(cause, ssl.SSLCertVerificationError):
+        # What aiohttp makes of such an error is one too, but does not say what was wrong; its cause does.
+        if isinstance(cause, ssl.SSLCertVerificationError) and not isinstance(cause, aiohttp.ClientError):
             return CmlCertificateError(
                 "CertificateNotTrusted",
                 f"{target} shows a certificate that we do not trust ({cause.verify_message}); if none is pinned yet, "

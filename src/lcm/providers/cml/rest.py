@@ -14,7 +14,7 @@ import msgspec
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Stuck, Throttled, Unreachable
-from lcm.providers.cml.connection import CmlConnection, CmlLimits, CmlResponse
+from lcm.providers.cml.connection import CmlConnection, CmlLimits, CmlRequest, CmlResponse
 from lcm.providers.cml.errors import JSON_ERRORS, CmlFailure, CmlOperation, error_text, translate_refusal
 from lcm.providers.protocols.labhost import CmlAnswerError, CmlAuthenticationError
 from lcm.providers.protocols.permit import check_permit
@@ -128,7 +128,7 @@ class CmlClient:
 
     async def _call(
         self,
-        request: httpx.Request,
+        request: CmlRequest,
         *,
         seconds: float | None = None,
         asked: CmlOperation = CmlOperation.ANYTHING,
@@ -143,14 +143,14 @@ class CmlClient:
             raise Unreachable(f"no answer from {request.url} within {seconds:g} s") from error
         return _check_response(request, got, asked, hide)
 
-    async def _call_signed_in(self, request: httpx.Request) -> CmlResponse:
+    async def _call_signed_in(self, request: CmlRequest) -> CmlResponse:
         token = self._token.value or await self._renew_token(None)
         got = await self._send_with_token(request, token)
         if got.status == _UNAUTHORIZED:
             got = await self._send_with_token(request, await self._renew_token(token))
         return got
 
-    async def _send_with_token(self, request: httpx.Request, token: Secret) -> CmlResponse:
+    async def _send_with_token(self, request: CmlRequest, token: Secret) -> CmlResponse:
         if request.method != "GET":
             check_permit()
         request.headers["Authorization"] = f"Bearer {token.reveal()}"
@@ -195,7 +195,7 @@ def _sign_in_pause_seconds(error: LcmError, limits: CmlLimits) -> float:
     return limits.refusal_seconds if isinstance(error, Stuck) else 0
 
 
-def _check_response(request: httpx.Request, got: CmlResponse, asked: CmlOperation, hide: Secret | None) -> CmlResponse:
+def _check_response(request: CmlRequest, got: CmlResponse, asked: CmlOperation, hide: Secret | None) -> CmlResponse:
     if got.status in _SUCCESS:
         if got.media_type == "text/html":
             raise Unreachable(f"{request.url} answered with a web page: that is not CML")
@@ -204,7 +204,7 @@ def _check_response(request: httpx.Request, got: CmlResponse, asked: CmlOperatio
     raise translate_refusal(CmlFailure(asked, f"{request.method} {request.url}", got.status, said, got.retry_after))
 
 
-def _decode_response(request: httpx.Request, got: CmlResponse, answer: msgspec.json.Decoder[T]) -> T:
+def _decode_response(request: CmlRequest, got: CmlResponse, answer: msgspec.json.Decoder[T]) -> T:
     try:
         return answer.decode(got.body)
     except msgspec.ValidationError as error:
@@ -213,7 +213,7 @@ def _decode_response(request: httpx.Request, got: CmlResponse, answer: msgspec.j
         raise Unreachable(f"{request.url} answered {len(got.body)} bytes that are not JSON: {error}") from error
 
 
-def _not_understood(request: httpx.Request, problem: str) -> CmlAnswerError:
+def _not_understood(request: CmlRequest, problem: str) -> CmlAnswerError:
     return CmlAnswerError(
         "CmlAnswerNotUnderstood",
         f"{request.method} {request.url} answered in a form we do not know: {problem}; is CML newer than we are?",
