@@ -55,14 +55,14 @@ class Connection(asyncio.Protocol):
             self._transport.write(request)
 
 
-async def rate(port: int, requests: list[bytes], status: bytes = b"200") -> float:
+async def rate(port: int, requests: list[bytes], status: bytes = b"200", *, connections: int = CONNECTIONS) -> float:
     """Send every request once and tell how many were answered in a second."""
     waiting = iter(requests)
     started = time.perf_counter()
     loop = asyncio.get_running_loop()
     made = [
         await loop.create_connection(lambda: Connection(lambda: next(waiting, None), status), "127.0.0.1", port)
-        for _ in range(CONNECTIONS)
+        for _ in range(connections)
     ]
     await asyncio.gather(*(protocol.done for _, protocol in made))
     return len(requests) / (time.perf_counter() - started)

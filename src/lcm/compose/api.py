@@ -20,6 +20,8 @@ import structlog
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
 from lcm.api.http.request import MachineConsoles
+from lcm.api.openapi.description import describe
+from lcm.api.routes.table import ROUTES
 from lcm.compose.leases import LeaseKeeper, open_lease_keeper
 from lcm.compose.outside import AWS, SIM_SECRETS, SIMULATED, artifact_store, open_aws, secret_sources, simulated_ports
 from lcm.compose.plan_jobs import PlanJobs
@@ -94,10 +96,13 @@ class RunningApi:
     """What is known of the store, for controllers in this process."""
 
 
-async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
-    """Open the store that the settings name; `restoring` also opens one left by an interrupted restore."""
+async def open_store(settings: Settings, *, restoring: bool = False, patient: bool = False) -> Store:
+    """Open the store that the settings name; `restoring` also opens one left by an interrupted restore.
+
+    A `patient` store may hear of what others write a moment later than it could.
+    """
     if settings.engine == "sqlite":
-        return await SqliteStore.open(settings.data_dir / STORE_FILE)
+        return await SqliteStore.open(settings.data_dir / STORE_FILE, patient=patient)
     from lcm.store.etcd.engine import EtcdStore  # noqa: PLC0415 - gRPC is slow to load, and few processes need it
 
     return await EtcdStore.open(
@@ -120,7 +125,7 @@ async def run_api(
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
         undo.enter_context(watch.run())
-        leases = await undo.enter_async_context(open_lease_keeper(partial(open_store, settings), watch))
+        leases = await undo.enter_async_context(open_lease_keeper(partial(open_store, settings, patient=True), watch))
         tls = await asyncio.to_thread(_tls_files, settings)
         listening = undo.enter_context(_listen(settings, usual_port))
         presence = Presence(store, process)
@@ -162,12 +167,14 @@ async def run_api(
         parts.start("presence", leases.run(presence.keep))
         assert control.promises is not None, "it was made with terms"
         calendar = control.promises.calendar
+        keeping = _housekeeping(settings, store, clock, artifacts, calendar.cache)
         parts.start("calendar", calendar.run())
-        parts.start("housekeeping", _housekeeping(settings, store, clock, artifacts).run())
+        parts.start("housekeeping", keeping.run())
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
         networks = parse_networks(settings.trusted_proxies)
         proxies = TrustedProxies(networks, rfc7239=settings.proxy_header == "Forwarded")
+        await asyncio.to_thread(describe, ROUTES)  # long enough to be noticed by who waits for the loop
         app = Api(
             control,
             tokens,
@@ -245,7 +252,7 @@ def _idle_criteria(settings: Settings) -> IdleCriteria:
     )
 
 
-def _housekeeping(settings: Settings, store: Store, clock: Clock, artifacts: Artifacts) -> Housekeeping:
+def _housekeeping(settings: Settings, store: Store, clock: Clock, artifacts: Artifacts, cache: Cache) -> Housekeeping:
     history = timedelta(minutes=settings.store_history_minutes)
     return Housekeeping(
         store,
@@ -256,6 +263,7 @@ def _housekeeping(settings: Settings, store: Store, clock: Clock, artifacts: Art
         linger=timedelta(hours=settings.session_linger_hours),
         archived=timedelta(days=settings.session_archive_days),
         artifacts=artifacts,
+        cache=cache,
     )
 
 

@@ -8,7 +8,8 @@ parsed at once, so requests, headers and chunks are limited in number: each take
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -28,6 +29,12 @@ _LEAST_CHUNK_BYTES: Final = 256
 """What the chunks of a body have on average, if they are more than those that are free."""
 _LEAST_BYTES_A_SECOND: Final = 1_000
 """A client that takes an answer more slowly is one that does not take it."""
+WHOLE_ANSWER: Final = "lcm.whole_answer"
+"""The ASGI extension by which an application sends a whole answer at once: `await send(head, body)`.
+
+The head is the status line and the headers, each with its end of line; the application answers for their form. It goes
+out in one write with the body, and is not taken apart, checked and put together again for each request.
+"""
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -152,6 +159,11 @@ class HttpConnection(HttpToolsProtocol):
         if not self.transport.is_closing() and self.cycle.response_started:
             self.transport.close()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - an ASGI application
+        extensions: Any = {WHOLE_ANSWER: partial(_send_whole_answer, cycle)}
+        cycle.scope["extensions"] = extensions
+        super()._start_asgi_task(cycle, app)
+
     @property
     def _is_answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
@@ -188,3 +200,20 @@ class HttpConnection(HttpToolsProtocol):
             return False
         self._unsent = waiting, now
         return waiting > before - _LEAST_BYTES_A_SECOND * (now - since)
+
+
+async def _send_whole_answer(cycle: RequestResponseCycle, head: bytes, body: bytes) -> None:
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    assert not cycle.response_started, "a request has one answer"
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    common = [b"%s: %s\r\n" % header for header in cycle.default_headers]
+    end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+    cycle.transport.write(b"".join((head, *common, end, body)))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()

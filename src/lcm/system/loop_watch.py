@@ -7,6 +7,7 @@ fault, and is not counted where the system tells it (Linux). `silence` also tell
 
 import asyncio
 import gc
+import os
 import sys
 import threading
 from collections import Counter, deque
@@ -28,6 +29,7 @@ _LOGGED_SECONDS: Final = 0.1
 _LOGGED_AGAIN_SECONDS: Final = 60.0
 """How long a hold must be to be logged, and after how long one of the same culprit is logged again."""
 _MOST_HOLDS: Final = 1_000
+_STAT_BYTES: Final = 100
 _OURS: Final = "lcm."
 _log: Final = structlog.get_logger()
 
@@ -69,18 +71,18 @@ class LoopWatch:
     def run(self) -> Iterator[None]:
         """Watch the running loop in the block."""
         self._thread_id, self._beaten_at = threading.get_ident(), self._seconds()
-        self._read_wait = _find_wait_reader()
-        self._waited = self._read_wait()
         gc.callbacks.append(self._on_collection)
         thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
-        self._beat()
-        thread.start()
-        try:
-            yield
-        finally:
-            gc.callbacks.remove(self._on_collection)
-            self._stopped.set()
-            thread.join()
+        with _wait_reader() as self._read_wait:
+            self._waited = self._read_wait()
+            self._beat()
+            thread.start()
+            try:
+                yield
+            finally:
+                gc.callbacks.remove(self._on_collection)
+                self._stopped.set()
+                thread.join()
 
     def silence(self) -> float:
         """Return how many seconds ago the loop last reacted. Any thread may ask."""
@@ -135,11 +137,15 @@ class LoopWatch:
                 self._seen[describe_frame(frame)] += 1
 
 
-def _find_wait_reader() -> Callable[[], float]:
-    """Return what tells for how many seconds this thread has waited for a processor; always 0 where nothing does."""
+@contextmanager
+def _wait_reader() -> Iterator[Callable[[], float]]:
+    """Yield what tells for how many seconds this thread has waited for a processor; always 0 where nothing does."""
     source = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-
-    return (lambda: int(source.read_bytes().split()[1]) / 1e9) if source.exists() else lambda: 0.0
+    if not source.exists():
+        yield lambda: 0.0
+        return
+    with source.open("rb") as file:
+        yield lambda: int(os.pread(file.fileno(), _STAT_BYTES, 0).split()[1]) / 1e9
 
 
 def describe_frame(frame: FrameType) -> str:

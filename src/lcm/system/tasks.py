@@ -10,11 +10,11 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Final, Self
-from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -99,22 +99,31 @@ async def cancel_and_wait(tasks: Sequence[asyncio.Task[Any]]) -> None:
         raise asyncio.CancelledError
 
 
+class _PresentTurn(threading.local):
+    """The turn of the loop that runs in a thread, if anything works in turns in it, and when it began."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    began = 0.0
+
+    def end(self) -> None:
+        """Forget the turn: another one has begun."""
+        self.loop = None
+
+
 class LoopTurns:
     """How long those who share them may work together in one turn of the loop."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._began: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
-        """When each loop's present turn began, if anything works in turns in it."""
+        self._present = _PresentTurn()
 
     def is_over(self) -> bool:
         """Return whether the present turn has taken long enough."""
-        loop = asyncio.get_running_loop()
-        began = self._began.get(loop)
-        if began is None:
-            began = self._began[loop] = loop.time()
-            loop.call_soon(self._began.pop, loop, None, context=Context())  # called in the next turn
-        return loop.time() - began > self._seconds
+        loop, turn = asyncio.get_running_loop(), self._present
+        if turn.loop is not loop:
+            turn.loop, turn.began = loop, loop.time()
+            loop.call_soon(turn.end, context=Context())  # called in the next turn
+        return loop.time() - turn.began > self._seconds
 
     async def wait(self, rest_seconds: float = 0.001) -> None:
         """Wait until a turn is not over. Whoever has used one up lets all the others who wait go first."""

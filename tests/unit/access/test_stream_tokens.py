@@ -89,7 +89,7 @@ class Counting:
 
 
 def vigil(desk: Desk, tokens: Any, **more: Any) -> TokenWatch:
-    request = Request({}, None, desk.api._shared)  # type: ignore[arg-type]
+    request = Request({"headers": ()}, None, desk.api._shared)  # type: ignore[arg-type]
     request.shared.tokens = tokens
     request.credential = Credential(Caller(name="ada", role=Role.USER), digest="d", **more)
     return TokenWatch(request)

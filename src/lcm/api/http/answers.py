@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.model.kinds.registry import Resource
+from lcm.system.connection import WHOLE_ANSWER
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,7 +37,8 @@ _COMMON_HEADERS: Final[Headers] = (
 """Most answers are no pages, so that a browser that takes one for a page runs nothing of it."""
 _PAGE_HEADERS: Final[Headers] = (*_SAFE_HEADERS, (b"referrer-policy", b"same-origin"))
 """With no-referrer, browsers would not say that a form comes from a page of ours."""
-HSTS: Final[Header] = (b"strict-transport-security", b"max-age=31536000")
+_HSTS: Final[Header] = (b"strict-transport-security", b"max-age=31536000")
+_HSTS_LINE: Final = b"%s: %s\r\n" % _HSTS
 _JSON_HEADERS: Final[Headers] = (*_COMMON_HEADERS, (b"content-type", JSON))
 _NO_CONTENT_STATUS: Final = 204
 _BODILESS: Final = frozenset({_NO_CONTENT_STATUS, 304})
@@ -57,6 +59,8 @@ class Answer(msgspec.Struct):
     """What a page may load and do (a Content-Security-Policy); nothing, if it is empty."""
     kept: bytes = _NOT_KEPT
     """How long a page, or what it loads, may be kept (Cache-Control). Nothing else may be kept at all."""
+    head: bytes = b""
+    """The status line and the headers as they are sent, of an answer that is sent again and again."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,7 @@ def stored_answer(found: Resource) -> Answer:
         return kept[1]
     answer = resource_answer(found)
     if len(answer.body) <= _CACHED_BYTES:
+        answer.head = _build_head(answer)
         if len(_answer_cache) >= _CACHE_ENTRIES:
             _answer_cache.clear()
         _answer_cache[id(found)] = (found, answer)
@@ -113,10 +118,25 @@ def headers_of(answer: Answer) -> list[Header]:
     return [*common, *answer.headers, *(() if answer.status in _BODILESS else (length,))]
 
 
-async def send_answer(send: Send, answer: Answer) -> None:
-    """Send an answer."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
-    await send({"type": "http.response.body", "body": answer.body})
+def _build_head(answer: Answer) -> bytes:
+    """Return the status line and the headers of a success whose headers are all our own."""
+    lines = (b"%s: %s\r\n" % header for header in headers_of(answer))
+    return b"HTTP/1.1 %d OK\r\n%s" % (answer.status, b"".join(lines))
+
+
+async def send_answer(
+    scope: Scope, send: Send, answer: Answer, *, secure: bool = False, bodiless: bool = False
+) -> None:
+    """Send an answer: at once if its head is ready and the server takes a whole answer, else in two messages."""
+    send_whole = scope.get("extensions", {}).get(WHOLE_ANSWER) if answer.head and not bodiless else None
+    if send_whole is not None:
+        await send_whole(answer.head + _HSTS_LINE if secure else answer.head, answer.body)
+        return
+    headers, body = headers_of(answer), b"" if bodiless else answer.body
+    if secure:
+        headers.append(_HSTS)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def send_stream_start(send: Send, stream: Stream) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lcm.api.gateway.registry import OpenConsoles
-from lcm.api.http.answers import HSTS, Answer, Receive, Scope, Send, Stream, headers_of, send_answer, send_stream_start
+from lcm.api.http.answers import Answer, Receive, Scope, Send, Stream, send_answer, send_stream_start
 from lcm.api.http.auth import Authenticator, IssuedTokens
 from lcm.api.http.limits import ApiLimits, CallerTurns, OpenStreams, SignInFailures
 from lcm.api.http.metrics import NO_ROUTE_LABEL, ApiMetrics
@@ -185,11 +185,7 @@ class Api:
                 answer, refusal = error_answer(error, request.problem(error)), error
             request.started = True
             if isinstance(answer, Answer):
-                headers = headers_of(answer)
-                if request.is_secure:
-                    headers.append(HSTS)
-                await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-                await send({"type": "http.response.body", "body": b"" if head else answer.body})
+                await send_answer(request.scope, send, answer, secure=request.is_secure, bodiless=head)
             else:
                 await self._send_stream(request, send, answer, bodiless=head)
             self._count(*_metric_labels(request), answer.status, time() - began)
@@ -203,7 +199,7 @@ class Api:
             _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
             self._count(*_metric_labels(request), BUG.status, time() - began)
             if not request.started:
-                await send_answer(send, bug_answer())
+                await send_answer(request.scope, send, bug_answer())
         finally:
             request.release()
 

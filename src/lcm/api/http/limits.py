@@ -68,17 +68,14 @@ class TokenBuckets:
     def take(self, name: str, now: float) -> float:
         """Take one token. Return 0 if there was one, else the seconds until there will be."""
         levels = self._levels
-        level = self._level(name, now)
+        kept = levels.get(name)
+        level = self._burst if kept is None else min(self._burst, kept[0] + (now - kept[1]) * self._rate)
         allowed = level >= 1
         levels[name] = (level - 1 if allowed else level, now)
         levels.move_to_end(name)
         if len(levels) > self._most:
             levels.popitem(last=False)
         return 0.0 if allowed else (1 - level) / self._rate
-
-    def _level(self, name: str, now: float) -> float:
-        kept = self._levels.get(name)
-        return self._burst if kept is None else min(self._burst, kept[0] + (now - kept[1]) * self._rate)
 
     def __len__(self) -> int:
         return len(self._levels)

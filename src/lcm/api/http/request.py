@@ -150,11 +150,11 @@ class Request:
     """One HTTP request, as handlers see it."""
 
     __slots__ = (
-        "_headers",
         "_held",
         "_origin",
         "caller",
         "credential",
+        "headers",
         "params",
         "receive",
         "route",
@@ -167,6 +167,8 @@ class Request:
         self.scope = scope
         self.receive = receive
         self.shared = shared
+        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        """The headers by lower-case name."""
         self.params: Sequence[str] = ()
         self.caller: Caller | None = None
         self.credential: Credential | None = None
@@ -174,7 +176,6 @@ class Request:
         self.route: Route | None = None
         self.started = False
         """Whether sending of an answer has begun."""
-        self._headers: Mapping[bytes, bytes] | None = None
         self._origin: Origin | None = None
         self._held = 0
 
@@ -185,13 +186,6 @@ class Request:
         if self.route is None or not self.route.large:
             return limits.body_bytes
         return limits.apply_bytes if self._is_trusted else min(limits.apply_bytes, _APPLY_FACTOR * limits.body_bytes)
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """The headers by lower-case name."""
-        if self._headers is None:
-            self._headers = dict(self.scope["headers"])
-        return self._headers
 
     def check_headers(self) -> None:
         """Raise Declined when a header that must be one is there twice: who reads the other one acts differently."""

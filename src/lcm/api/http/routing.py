@@ -6,6 +6,7 @@ by them, `api.openapi.description` describes them.
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -22,6 +23,7 @@ SocketHandler = Callable[[Request, Socket], Awaitable[None]]
 
 GET, POST, PUT, PATCH, DELETE = "GET", "POST", "PUT", "PATCH", "DELETE"
 _LONGEST_PATH: Final = 2048
+_MOST_REMEMBERED: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +119,17 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = RouteNode()
-        self._exact: dict[bytes, RouteNode] = {}
-        self._last: dict[bytes, RouteNode] = {}
+        self._find = lru_cache(maxsize=_MOST_REMEMBERED)(self._walk)
         for route in routes:
             place = self._node_for(route.path)
             assert route.method not in place.routes, f"{route.method} {route.path} is there twice"
             place.routes[route.method] = route
             methods = {*place.routes, "OPTIONS", *(("HEAD",) if GET in place.routes else ())}
             place.allow = ", ".join(sorted(methods)).encode()
-            # The two commonest forms of a path are found by a single lookup: no variable, or one at the very end.
-            collection, _, part = route.path.rpartition("/")
-            if "{" not in route.path:
-                self._exact[route.path.encode()] = place
-            elif "{" not in collection and part.startswith("{"):
-                self._last[collection.encode()] = place
 
     def find(self, path: bytes) -> tuple[RouteNode, Sequence[str]]:
         """Return the node of a path, and the variables in it. Raises Declined when there is none."""
-        place = self._exact.get(path)
-        if place is not None:
-            return place, ()
-        collection, _, part = path.rpartition(b"/")
-        place = self._last.get(collection)
-        if place is not None and part and len(part) <= _LONGEST_PATH:
-            return place, (_decode_segment(part),)
-        return self._walk(path)
+        return self._find(path)
 
     def _walk(self, path: bytes) -> tuple[RouteNode, Sequence[str]]:
         place, names = self._root, list[str]()
@@ -157,7 +145,7 @@ class Router:
             place = known
         if not place.routes:
             raise no_route()
-        return place, names
+        return place, tuple(names)
 
     def _node_for(self, path: str) -> RouteNode:
         place = self._root

@@ -121,8 +121,9 @@ class Tokens:
     def find_credential(self, presented: str, actor: str = "") -> Credential | None:
         """Return what a token proves; None for one that is unknown, revoked or expired."""
         digest = digest_of(presented)
-        if any(hmac.compare_digest(digest, key) for key in self._service_digests):
-            return Credential(Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=actor))
+        for key in self._service_digests:
+            if hmac.compare_digest(digest, key):
+                return Credential(Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=actor))
         known = self._credentials.get(digest)
         if known is None or (known.expires_at is not None and self._clock.now() >= known.expires_at):
             return None

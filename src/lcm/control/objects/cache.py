@@ -193,8 +193,9 @@ class Cache:
             held.pop(ref, None)
         else:
             held[ref] = resource
+        change = ObjectChange(ref, resource)
         for callback in list(self._callbacks.values()):
-            callback(ObjectChange(ref, resource))
+            callback(change)
 
     def _advance(self, revision: int) -> None:
         self._revision = max(self._revision, revision)

@@ -30,7 +30,7 @@ from lcm.system.tasks import TimeSlice
 _MAX_REVISION: Final = 2**53
 PAGE_BYTES: Final = 8_000_000
 """What the objects of a page have in the store, at most: a page of large ones ends before its limit."""
-MOST_EXAMINED: Final = 20_000
+MOST_EXAMINED: Final = 10_000
 """How many objects are looked at for a page, at most: of a rare kind it may be empty though others follow."""
 _cursor_decoder: Final = msgspec.msgpack.Decoder(tuple[int, str])
 
@@ -154,8 +154,7 @@ class LocalWatch(PlaneWatch):
         self._kinds = {kind.prefix: kind for kind in [KINDS[one.__name__] for one in kinds] or readable}
         self._visible_keys: set[str] | None = None
         self._refusal: LcmError | None = _find_refusal(writer, self._kinds.values())
-        prefix = next(iter(self._kinds)) if len(self._kinds) == 1 else ""
-        self._watch: StoreWatch | None = None if self._refusal else writer.store.watch(prefix, after=after)
+        self._watch: StoreWatch | None = None if self._refusal else writer.store.watch(*self._kinds, after=after)
 
     async def __anext__(self) -> Changes:
         if self._refusal is not None:

@@ -16,9 +16,12 @@ import msgspec
 
 from lcm.control.plane.protocol import R, Ref
 from lcm.model.base.errors import Conflict, Fault, Invalid, Stuck, to_fault
+from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
+from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.session import SESSION_MACHINE, DeletedSession, LabletSession, worker_of
+from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.sink import Sink, redact_sink, upgrade_sink
 from lcm.model.kinds.validate import parse_document
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
@@ -96,6 +99,7 @@ _NOT_CACHED: Final = (Entry("", b"", {}, 0, 0), None)
 _cached: Final[dict[str, tuple[Entry, Resource | None]]] = {}
 """Recently decoded objects by key: decoding costs more than the rest of a GET."""
 
+SETTINGS_KEY: Final = KINDS[SystemSettings.__name__].key(DEFAULT_NAMESPACE, SETTINGS_NAME)
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,61}[a-z0-9])?")
 
 
@@ -183,8 +187,7 @@ def read_entry(entry: Entry, kind: type[R]) -> R:
     A small entry that was read recently is reused: objects are immutable.
     """
     kept, resource = _cached.get(entry.key, _NOT_CACHED)
-    # Compare bytes as well as the revision: another store, or this one after a restore, may reuse a revision.
-    if kept.revision == entry.revision and kept.value == entry.value and isinstance(resource, kind):
+    if is_same_state(kept, entry) and isinstance(resource, kind):
         return resource
     found = hide_secret_parts(with_revision(codec_of(kind).decode(entry.value, kind), entry.revision))
     if len(entry.value) <= _MOST_CACHED_BYTES:
@@ -192,6 +195,14 @@ def read_entry(entry: Entry, kind: type[R]) -> R:
             _cached.clear()
         _cached[entry.key] = (entry, found)
     return found
+
+
+def is_same_state(kept: Entry, entry: Entry) -> bool:
+    """Return whether two entries of a key are the same state of it.
+
+    Bytes are compared as well as the revision: another store, or this one after a restore, may reuse a revision.
+    """
+    return kept is entry or (kept.revision == entry.revision and kept.value == entry.value)
 
 
 def forget_cached(key: str) -> None:
@@ -205,6 +216,16 @@ async def find_record(store: Store, ref: Ref[R]) -> Record[R] | None:
         return None
     entry = await store.get(ref.key)
     return Record(read_entry(entry, ref.kind), entry) if entry else await _find_by_uid(store, ref)
+
+
+async def find_settings(store: Store) -> SystemSettings | None:
+    """Read the one object of settings; None means that there is none."""
+    return decode_settings(await store.get(SETTINGS_KEY))
+
+
+def decode_settings(entry: Entry | None) -> SystemSettings | None:
+    """Decode the one object of settings; None means that there is none."""
+    return read_entry(entry, SystemSettings) if entry else None
 
 
 async def _find_by_uid(store: Store, ref: Ref[R]) -> Record[R] | None:
@@ -283,17 +304,7 @@ def change_ops(before: Record[R], after: R) -> Sequence[Op]:
 
 def encode_change(before: Record[R], after: R) -> bytes:
     """Encode the state that replaces another one, with the fields of that which this version does not know."""
-    return encode_checked(with_revision(after, ABSENT), _value_with_unknown_fields(before))
-
-
-def _value_with_unknown_fields(before: Record[R]) -> bytes | None:
-    """Return the stored bytes if they hold fields that this version does not know, which must not be lost.
-
-    A state that encodes to the same bytes it was read from holds no such fields; that is a cheap test.
-    """
-    bare = with_revision(before.resource, ABSENT)
-    same = codec_of(type(bare)).encode(bare) == before.entry.value
-    return None if same else before.entry.value
+    return encode_checked(with_revision(after, ABSENT), before.entry.value)
 
 
 def with_reported_status(before: Record[R], reported: bytes) -> Record[R]:

@@ -33,6 +33,7 @@ from lcm.control.objects.records import Record, encode_change, key_of, with_repo
 from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.steps import is_removable, require_actor, take_step
 from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
+from lcm.control.objects.views import ObjectViews
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
@@ -156,6 +157,7 @@ class ControlPlane:
         self.library = LearningContext(artifacts, review, node_sizes, quota_bytes)
         self.graphs = LabGraphs()
         self._defaults = defaults
+        self.views = ObjectViews()
         self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
         """What is known about the store itself; somebody must run it."""
         self.promises: Promises | None = None
@@ -240,9 +242,7 @@ class LocalPlane(Plane):
         return await getattr(self._operations, operation.name)(*given, **named)
 
     async def get(self, ref: Ref[R]) -> R | None:
-        self._writer.require_permission(Verb.READ, ref.kind)
-        record = await self._writer.find_anywhere(ref)
-        return self._show(record.resource) if record else None
+        return await self._core.views.read(self._writer, ref, self._show)
 
     async def list(
         self,
