@@ -164,6 +164,7 @@ class Fleet(Estate):
             lifecycle.reconcile,
             cache,
             LabWorker,
+            clock=self.clock,
             chance=self.half,
             concurrency=2,
             report_bug=lifecycle.report_bug,

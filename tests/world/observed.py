@@ -123,6 +123,8 @@ class ObservedState:
     """By uid, while there is a record."""
     on_worker: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
     """Live sessions by the uid of their worker, then by theirs."""
+    live: dict[str, LabletSession] = field(default_factory=dict)
+    """The sessions that have not ended, by uid."""
     in_pool: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
     """Live sessions that were promised a seat, by pool, then by uid."""
     had_machine: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
@@ -192,7 +194,7 @@ class ObservedState:
 
     def live_sessions(self) -> Iterator[LabletSession]:
         """Yield the sessions that have not ended."""
-        return (one for one in self.sessions.values() if not self.is_over(one))
+        return iter(self.live.values())
 
     def is_over(self, session: LabletSession) -> bool:
         """Return whether a session has ended, or was removed."""
@@ -291,10 +293,13 @@ class ObservedState:
             uid = before.metadata.uid
             self.on_worker[before.status.worker_id or ""].pop(uid, None)
             self.in_pool[before.status.seat.pool if before.status.seat else ""].pop(uid, None)
+        if before is not None and (after is None or not is_live(after) or after.metadata.uid != before.metadata.uid):
+            self.live.pop(before.metadata.uid, None)
         if after is not None:
             uid = after.metadata.uid
             self.sessions[uid] = after
             if is_live(after):
+                self.live[uid] = after
                 self.on_worker[after.status.worker_id or ""][uid] = after
                 self.in_pool[after.status.seat.pool if after.status.seat else ""][uid] = after
 

@@ -18,7 +18,6 @@ from lcm.model.kinds.definition import (
 from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
 from lcm.providers.protocols.artifacts import StoredArtifact
-from lcm.settings.load import Settings
 from lcm.sim.world.scenario import MONDAY, REGION, Scenario, ScenarioLab, ScenarioPool
 
 VERSION: Final = "1.0.0"
@@ -48,15 +47,8 @@ CAMPUS: Final = Scenario(
     ),
     unhostable=(*unhostable_labs("ccna")[:2], unhostable_labs("ccnp")[2]),
     pools=(ScenarioPool(track="ccna", most=10), ScenarioPool(track="ccnp", most=10, least=1)),
-    settings=Settings(
-        worker_controller_leader_lease_ttl=60,
-        worker_controller_reconcile_interval=60,
-        scheduler_reconcile_interval=60,
-        metrics_poll_interval=120,
-        lablet_watch_interval=60,
-    ),
 )
-"""Twenty workers and three hundred sessions a day, polled as rarely as a frugal operator would."""
+"""Twenty workers and three hundred sessions a day, with the settings that a new installation has."""
 
 CLASSROOM: Final = Scenario(
     start=MONDAY + timedelta(hours=8),

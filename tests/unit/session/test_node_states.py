@@ -1,10 +1,13 @@
 """What the nodes of a session's lab do, as its owner sees it: by label, in the words of CML."""
 
 import asyncio
+from collections import Counter
 
-from harness.session_world import HOUR, PORTS, prepared
+from harness.session_world import HOUR, PORTS, Through, prepared
 from lcm.controllers.session.look import name_nodes
 from lcm.model.kinds.session import MAX_NODES, LabletSession, SessionPhase
+from lcm.sim.cml.direct import DirectHost
+from lcm.sim.cml.engine import Cml
 from lcm.sim.time.loop import run
 
 
@@ -36,3 +39,29 @@ def test_a_node_without_a_label_and_too_many_nodes_are_not_told() -> None:
     assert name_nodes({"n1": "BOOTED"}, {}) is None
     many = {f"n{number}": "BOOTED" for number in range(MAX_NODES + 1)}
     assert name_nodes(many, {}) == ()
+
+
+class CountingHost(DirectHost):
+    """Counts when it is asked whether a lab has converged."""
+
+    def __init__(self, cml: Cml) -> None:
+        super().__init__(cml)
+        self.asked: Counter[float] = Counter()
+
+    async def converged(self, lab_id: str) -> bool:
+        self.asked[asyncio.get_running_loop().time()] += 1
+        return await super().converged(lab_id)
+
+
+def test_a_lab_is_not_looked_at_again_because_its_progress_was_written() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        await world.given_session(worker, slot=HOUR, allocated_ports=PORTS)
+        hosts = Through(world, CountingHost)
+        async with world.attended(hosts=hosts):
+            await world.comes_to(SessionPhase.RUNNING)
+        [host] = hosts.made.values()
+        assert isinstance(host, CountingHost)
+        assert set(host.asked.values()) == {1}
+
+    run(life)

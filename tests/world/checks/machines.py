@@ -37,8 +37,8 @@ _BUSY: Final = frozenset({SessionPhase.INSTANTIATING, SessionPhase.RUNNING, Sess
 def living_machines(stage: Environment) -> Sequence[Instance]:
     """Return the machines that cost money."""
     now = stage.clock.now()
-    every = [machine.instance(now) for machine in stage.cloud.account.machines.values()]
-    return [one for one in every if one.state not in ENDING]
+    machines = stage.cloud.account.machines.values()
+    return [machine.instance(now) for machine in machines if machine.state(now) not in ENDING]
 
 
 def worker_has_one_machine(seen: ObservedState, deed: ObservedEffect, stage: Environment) -> Sequence[Violation]:

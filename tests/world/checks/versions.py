@@ -13,6 +13,7 @@ from world.observed import ObservedChange, ObservedState
 
 UPGRADE: Final = "something lost or restarted by an upgrade"
 _FACT: Final = re.compile(rf'"{NEWER_FIELD}":"([^"]*)"'.encode())
+_NEWER: Final = NEWER_FIELD.encode()
 _HEAD: Final = re.compile(rb"(\d+)/\d+\n")
 _STARTED: Final = frozenset({SessionPhase.INSTANTIATING, SessionPhase.RUNNING})
 _AGAIN: Final = frozenset({SessionPhase.PENDING, SessionPhase.SCHEDULED})
@@ -23,7 +24,7 @@ def newer_fields_are_kept(seen: ObservedState, changes: Sequence[Change]) -> Seq
     found = []
     for change in changes:
         before = seen.newer_facts.pop(change.key, None)
-        if change.entry is None:
+        if change.entry is None or (before is None and _NEWER not in change.entry.value):
             continue
         head = _HEAD.match(change.entry.value)
         facts, schema = frozenset(_FACT.findall(change.entry.value)), int(head[1]) if head else 0

@@ -15,6 +15,7 @@ from lcm.controllers.runtime.reconcile import RESYNC, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.session.effects import SessionEffects
 from lcm.controllers.session.held_labs import HeldLabs
+from lcm.controllers.session.lab_watch import LabWatch
 from lcm.controllers.session.lifecycle import SessionLifecycle, rest_of
 from lcm.controllers.session.look import LookMemory, SessionLook
 from lcm.controllers.session.sweeping import FileSweep, LabSweep
@@ -55,13 +56,19 @@ class LabletController(ElectedController):
         occupants, rules = await Occupants.follow(cache), settings.derive(self._make_rules)
         eyes = SessionLook(plane, cache, self.hosts, self.clock, occupants, LookMemory(self.clock))
         hands = SessionEffects(plane, self.hosts, self.artifacts, self.clock)
-        lifecycle = SessionLifecycle(plane, cache, eyes, hands, clock=self.clock, rules=rules)
+
+        def wake(ref: SessionRef) -> None:
+            runtime.enqueue(ref)
+
+        watch = LabWatch(cache, self.hosts, wake, clock=self.clock, chance=self.chance, rules=rules)
+        lifecycle = SessionLifecycle(plane, cache, eyes, hands, clock=self.clock, rules=rules, rest=watch.follow)
         await lifecycle.load_alerts()
         runtime = Runtime(
             LEASE,
             lifecycle.reconcile,
             cache,
             LabletSession,
+            clock=self.clock,
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: max(RESYNC, rules().watch),
@@ -74,8 +81,8 @@ class LabletController(ElectedController):
         try:
             sweep = FileSweep(plane, self.artifacts, cache, self.clock, self.chance, rules)
             held = HeldLabs(plane, self.artifacts, self.clock)
-            labs = LabSweep(plane, self.hosts, cache, self.clock, self.chance, held)
-            await run_until_first_ends(runtime.run(), sweep.run(), labs.run())
+            labs = LabSweep(plane, self.hosts, cache, self.clock, self.chance, held, occupants)
+            await run_until_first_ends(runtime.run(), watch.run(), sweep.run(), labs.run())
         finally:
             stop()
             occupants.stop()

@@ -153,8 +153,8 @@ def decide(view: SessionView) -> Decision:
 def rest_of(session: LabletSession, now: datetime) -> Requeue | None:
     """Return until when nothing is to be decided about a session, unless it changes; None if it does not rest."""
     status = session.status
-    if status.phase not in DECIDERS:
-        return DONE
+    if status.phase is SessionPhase.RUNNING or status.phase not in DECIDERS:
+        return DONE  # what is decided of a session that runs always names the time of the next look
     if status.phase is not SessionPhase.SCHEDULED or status.claim is None:
         return None
     if now < status.claim.start:
@@ -179,6 +179,7 @@ class SessionLifecycle(Lifecycle[LabletSession, SessionView, LabletSessionStatus
         *,
         clock: Clock,
         rules: Callable[[], SessionRules],
+        rest: Callable[[SessionView], object],
     ) -> None:
         life: Life[LabletSession, SessionView, LabletSessionStatus, Effect] = Life(
             look=lambda session: eyes.look(session, rules()),
@@ -187,6 +188,7 @@ class SessionLifecycle(Lifecycle[LabletSession, SessionView, LabletSessionStatus
             react=react,
             find_alerts=find_alerts,
             is_concern=lambda session: session.status.phase in DECIDERS,
+            rest=rest,
         )
         alerts = RaisedAlerts(plane, LabletSession, ALERT_NAMES, stuck=SESSION_STUCK)
         super().__init__(plane, cache, clock, life, alerts)

@@ -4,7 +4,7 @@ A lab that is found stopped is started again a few times. How often, and with wh
 the session, so a new leader continues from there.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait, poll_again, update_status
@@ -21,7 +21,7 @@ from lcm.controllers.session.progress import (
 )
 from lcm.controllers.session.starting import give_up
 from lcm.controllers.session.view import Decision, EffectOutcome, Observe, Restart, SessionView, is_worker_lost, move
-from lcm.model.base.resource import Truth, has_condition, shorten_text
+from lcm.model.base.resource import Truth, find_condition, has_condition, shorten_text
 from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
 from lcm.model.kinds.worker import address_of
 from lcm.providers.protocols.labhost import LabSummary
@@ -53,7 +53,22 @@ def decide_running(view: SessionView) -> Decision:
         or _update_nodes(view)
         or _keep_lab_up(view, lab)
         or _observe_edit(view, lab)
-        or _wait_for_watch(view)
+        or _rest(view, lab)
+    )
+
+
+def is_undisturbed(view: SessionView) -> bool:
+    """Return whether a lab runs as it should and nothing is under way, so that only a change of it matters."""
+    lab, stopped = view.lab, find_condition(view.status.conditions, LAB_RUNS)
+    return (
+        view.status.phase is _P.RUNNING
+        and isinstance(lab, LabSummary)
+        and lab.lab_id == view.status.cml_lab_id
+        and not view.is_lab_stopped
+        and not isinstance(view.nodes, Unknown)
+        and bool(view.nodes)
+        and view.status.observation_request is None
+        and (stopped is None or view.now >= stopped.last_transition_at + view.rules.forgiven)
     )
 
 
@@ -79,12 +94,18 @@ def _update_nodes(view: SessionView) -> Decision | None:
 
 def _observe_edit(view: SessionView, lab: LabSummary) -> Decision | None:
     """Observe a lab that somebody changed by hand, but not after every single change."""
+    due = _observation_due(view, lab)
+    return Do(Observe(lab.lab_id)) if due is not None and view.now >= due else None
+
+
+def _observation_due(view: SessionView, lab: LabSummary) -> datetime | None:
+    """Return when a change by hand is to be observed; None if there is none that was not."""
     seen, changed = view.status.observed_at, lab.modified_at
     if changed is None or changed <= view.entered_at:
         return None
-    if seen is not None and (changed + _CML_RESOLUTION <= seen or view.now < seen + view.rules.observe_again):
-        return None
-    return Do(Observe(lab.lab_id))
+    if seen is None:
+        return changed
+    return None if changed + _CML_RESOLUTION <= seen else seen + view.rules.observe_again
 
 
 def _keep_lab_up(view: SessionView, lab: LabSummary) -> Decision | None:
@@ -105,6 +126,14 @@ def _report_lab_up(view: SessionView) -> Decision | None:
     if view.converged is True:
         return update_status(view, conditions=with_lab_up(view), last_error="")
     return poll_again(view) if is_restarting(view.session, view.now) else None
+
+
+def _rest(view: SessionView, lab: LabSummary) -> Wait:
+    """Wait for the watch of its worker's labs to find a change. What that cannot see is looked for more seldom."""
+    if not is_undisturbed(view):
+        return _wait_for_watch(view)
+    then = view.now + max(view.rules.look_again, view.rules.watch)
+    return Wait(view.cap_at_deadline(min(then, _observation_due(view, lab) or then)))
 
 
 def _wait_for_watch(view: SessionView) -> Wait:

@@ -5,6 +5,7 @@ session's ports. Each step is recorded once it is done. What exists decides the 
 from there.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -134,8 +135,9 @@ def _decide_converging(view: SessionView, lab: LabSummary) -> Decision:
     use = larger_use(known, view.use)
     if told is None and not is_leap_in_use(known, use):
         return poll_patiently(view)
-    progress = told or view.status.progress
-    return update_status(view, progress=progress, boot_use=use, nodes=_known_nodes(view)) or poll_patiently(view)
+    progress, then = told or view.status.progress, poll_patiently(view)
+    report = update_status(view, progress=progress, boot_use=use, nodes=_known_nodes(view))
+    return replace(report, until=then.until) if report else then
 
 
 def _give_up_if_over(view: SessionView) -> Decision | None:

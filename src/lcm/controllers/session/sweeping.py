@@ -22,6 +22,7 @@ from lcm.controllers.session.held_labs import HeldLabs, remove_lab
 from lcm.controllers.session.progress import namespace_in, owner_of
 from lcm.controllers.session.view import SessionRules, is_machine_gone
 from lcm.controllers.worker.measure import SERVING
+from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, Refused, Stuck
 from lcm.model.kinds.session import SESSION_MACHINE, Artifact, LabletSession, worker_of
@@ -124,6 +125,7 @@ class LabSweep:
     clock: Clock
     chance: Callable[[], float]
     held: HeldLabs
+    occupants: Occupants
     _unowned_since: dict[str, Mapping[str, datetime]] = field(default_factory=dict)
     """Since when a worker's labs are known to have no owner, by worker uid and lab id."""
 
@@ -149,7 +151,7 @@ class LabSweep:
         async with asyncio.timeout(_LIST_SECONDS):
             labs = await host.labs()
         now, known = self.clock.now(), self._unowned_since.get(uid, {})
-        left = find_leftover_labs(labs, self.cache.all(LabletSession), uid)
+        left = find_leftover_labs(labs, self.occupants.on(worker), uid)
         since = self._unowned_since[uid] = {lab.lab_id: known.get(lab.lab_id, now) for lab in left}
         for lab in left:
             if now - since[lab.lab_id] >= LAB_GRACE:

@@ -52,7 +52,9 @@ class SessionRules:
     poll: timedelta = timedelta(seconds=1)
     """Between two looks at a lab that is starting or being removed."""
     watch: timedelta = timedelta(seconds=15)
-    """Between two looks at a lab that runs."""
+    """Between two looks at a lab that runs, or at all labs of a worker that run undisturbed."""
+    look_again: timedelta = timedelta(minutes=5)
+    """Between two looks of its own at a lab that runs undisturbed, unless labs are watched more seldom than that."""
     again: timedelta = timedelta(seconds=10)
     """Between two attempts at what was refused."""
     refused_for: timedelta = timedelta(minutes=2)

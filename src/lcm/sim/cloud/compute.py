@@ -239,9 +239,11 @@ class SimCloud:
         self, region: str, instance_ids: Sequence[str], *, since: datetime, until: datetime
     ) -> Mapping[str, MachineMetrics]:
         async with self._call("metrics", region):
-            return {
-                one: self._metrics_of(region, one, since, until) for one in self._answered_ids("metrics", instance_ids)
-            }
+            found, time_slice = dict[str, MachineMetrics](), TimeSlice()
+            for one in self._answered_ids("metrics", instance_ids):
+                found[one] = self._metrics_of(region, one, since, until)
+                await time_slice.yield_if_over()
+            return found
 
     async def close(self) -> None:
         await self._delay()

@@ -8,7 +8,7 @@ real ones do. SimHosts gives access to the CML of each machine behind the `Hosts
 import asyncio
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -117,6 +117,11 @@ class SimFleet:
     def running_machines(self) -> Iterator[RunningMachine]:
         """Yield every machine that runs now."""
         return (found for one in self.cloud.account.machines if (found := self.find_running(one)) is not None)
+
+    def machines_with_labs(self) -> Sequence[str]:
+        """Return the machines that have labs, whether they run or not."""
+        here = [one for one, cml in self._hosts.items() if cml.has_labs]
+        return [*here, *(one for one, known in self._known.items() if known.labs)]
 
     def find_running(self, instance_id: str) -> RunningMachine | None:
         """Return a machine; None if it does not run now."""
@@ -255,8 +260,9 @@ class SimHosts:
         """Faults on the way to all of them."""
 
     async def of(self, worker: LabWorker) -> DirectHost:
-        await asyncio.sleep(0)
         instance_id = worker.status.ec2.instance_id
+        if instance_id not in self._hosts:
+            await asyncio.sleep(0)
         cml = self._cloud.find_attached(instance_id)
         if not isinstance(cml, Cml):
             raise Unreachable(f"{worker.metadata.name} is not there: its machine {instance_id} does not run")

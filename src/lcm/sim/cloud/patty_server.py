@@ -62,7 +62,7 @@ class PattyServer:
     async def sync(self) -> None:
         """Open and close ports once."""
         hosts, time_slice = dict[str, RunningMachine](), TimeSlice()
-        for instance_id in list(self._fleet.cloud.account.machines):
+        for instance_id in self._fleet.machines_with_labs():
             if (host := self._fleet.find_running(instance_id)) is not None:
                 hosts[instance_id] = host
             await time_slice.yield_if_over()

@@ -1,6 +1,7 @@
 """The simulator's direct interface: `LabHost` on the engine, without a network. Simulations use it for speed.
 
-Every verb suspends once before and once after its effect, so that a caller can be stopped on either side.
+Every effect suspends once before and once after it, so that a caller can be stopped on either side. A question has
+none, and suspends once.
 """
 
 import asyncio
@@ -21,7 +22,6 @@ from lcm.providers.protocols.labhost import (
     CmlLicensingError,
     Elements,
     HostHealth,
-    HostNotice,
     LabHost,
     LabSummary,
     Licence,
@@ -66,35 +66,26 @@ class DirectHost:
         self._credentials = Credentials(username, (password or Secret("admin")).reveal())
         self._failures = PlannedFailures(LabHost, cml.spells, *([spells] if spells is not None else []))
         self.fail_next = self._failures.fail_next
+        self._described: dict[str, NodeFacts] = {}
 
     async def sign_in(self) -> None:
         async with self._verb("sign_in"):
             pass
 
     async def system(self) -> System:
-        async with self._verb("system", sign_in=False):
-            return System(version=self._cml.machine.version, ready=True)
+        return await self._ask("system", lambda: System(version=self._cml.machine.version, ready=True), sign_in=False)
 
     async def health(self) -> HostHealth:
-        async with self._verb("health"):
-            return facts.health_facts(self._cml)
+        return await self._ask("health", lambda: facts.health_facts(self._cml))
 
     async def stats(self) -> Stats:
-        async with self._verb("stats"):
-            return facts.stats_facts(self._cml)
+        return await self._ask("stats", lambda: facts.stats_facts(self._cml))
 
     async def maintenance(self) -> Maintenance:
-        async with self._verb("maintenance"):
-            shown = [
-                HostNotice(notice_id=one.id, level=one.level, label=one.label, content=one.content)
-                for one in self._cml.notices.all.values()
-                if one.enabled
-            ]
-            return Maintenance(enabled=self._cml.notices.maintenance, notices=tuple(shown))
+        return await self._ask("maintenance", lambda: facts.maintenance_facts(self._cml))
 
     async def licence(self) -> Licence:
-        async with self._verb("licence"):
-            return facts.licence_facts(self._cml)
+        return await self._ask("licence", lambda: facts.licence_facts(self._cml))
 
     async def register(self, *, product: str, token: Secret, expansion_nodes: int = 0) -> Licence:
         licence = self._cml.licence
@@ -129,17 +120,17 @@ class DirectHost:
             return facts.licence_facts(self._cml)
 
     async def labs(self) -> Sequence[LabSummary]:
-        async with self._verb("labs"):
-            return [facts.lab_facts(self._cml, lab) for lab in self._cml.labs]
+        return await self._ask("labs", lambda: [facts.lab_facts(self._cml, lab) for lab in self._cml.labs])
 
     async def find(self, title: str) -> LabSummary | None:
-        async with self._verb("find"):
-            return self._find(title)
+        return await self._ask("find", lambda: self._find(title))
 
     async def look(self, lab_id: str) -> LabSummary | None:
-        async with self._verb("look"):
-            lab = next((lab for lab in self._cml.labs if lab.id == lab_id), None)
+        def read() -> LabSummary | None:
+            lab = self._cml.labs.find(lab_id)
             return facts.lab_facts(self._cml, lab) if lab else None
+
+        return await self._ask("look", read)
 
     async def ensure(self, title: str, topology: str) -> LabSummary:
         async with self._verb("ensure", CmlLabCreationError) as user:
@@ -156,8 +147,7 @@ class DirectHost:
             self._cml.labs.start(self._lab(lab_id))
 
     async def converged(self, lab_id: str) -> bool:
-        async with self._verb("converged"):
-            return self._lab(lab_id).is_converged(self._cml.pace.age())
+        return await self._ask("converged", lambda: self._lab(lab_id).is_converged(self._cml.pace.age()))
 
     async def stop(self, lab_id: str) -> None:
         async with self._verb("stop"):
@@ -174,24 +164,16 @@ class DirectHost:
         )
 
     async def elements(self, lab_id: str) -> Elements:
-        async with self._verb("elements"):
-            return Elements(**element_states(self._lab(lab_id), self._cml.pace.age()))
+        return await self._ask("elements", lambda: Elements(**element_states(self._lab(lab_id), self._cml.pace.age())))
 
     async def nodes(self, lab_id: str) -> Sequence[NodeFacts]:
-        async with self._verb("nodes"):
-            age = self._cml.pace.age()
-            nodes = self._lab(lab_id).nodes.values()
-            return [facts.node_facts(node, age, facts.interface_facts(node, age)) for node in nodes]
+        return await self._ask("nodes", lambda: facts.lab_nodes(self._lab(lab_id), self._cml.pace.age()))
 
     async def all_nodes(self) -> Mapping[str, Sequence[NodeFacts]]:
-        async with self._verb("all_nodes"):
-            age = self._cml.pace.age()
-            labs = [lab for lab in self._cml.labs if lab.nodes]
-            return {lab.id: [facts.node_facts(node, age) for node in lab.nodes.values()] for lab in labs}
+        return await self._ask("all_nodes", self._describe_nodes)
 
     async def simulation_stats(self, lab_id: str) -> SimulationStats:
-        async with self._verb("simulation_stats"):
-            return facts.usage_facts(self._cml, self._lab(lab_id))
+        return await self._ask("simulation_stats", lambda: facts.usage_facts(self._cml, self._lab(lab_id)))
 
     async def topology(self, lab_id: str) -> str:
         async with self._verb("topology"):
@@ -211,13 +193,10 @@ class DirectHost:
             self._cml.labs.change_node(lab, self._cml.labs.node(lab, node_id), wanted)
 
     async def pools(self) -> Sequence[PoolUse]:
-        async with self._verb("pools"):
-            return [facts.pool_facts(pool, self._cml.pool_usage(pool)) for pool in self._cml.pools.all.values()]
+        return await self._ask("pools", lambda: facts.all_pools(self._cml))
 
     async def activity(self, *, since: datetime) -> Sequence[Activity]:
-        async with self._verb("activity"):
-            events = self._cml.telemetry.events_after(since)
-            return [Activity(category=event.category, at=at) for at, event in events]
+        return await self._ask("activity", lambda: facts.activity_after(self._cml, since))
 
     async def set_telemetry(self, *, enabled: bool) -> None:
         async with self._verb("set_telemetry"):
@@ -225,19 +204,35 @@ class DirectHost:
             self._cml.telemetry.opt_in = enabled
 
     async def node_definitions(self) -> Sequence[NodeDefinition]:
-        async with self._verb("node_definitions"):
-            return [facts.definition_facts(kind) for kind in self._cml.labs.kinds.values()]
+        return await self._ask(
+            "node_definitions", lambda: [facts.definition_facts(kind) for kind in self._cml.labs.kinds.values()]
+        )
 
     async def close(self) -> None:
         await asyncio.sleep(0)
 
-    def _verb(self, verb: str, refused: type[LcmError] = CmlApiError, *, sign_in: bool = True) -> "_VerbScope":
-        """Surround a verb's effect with what can go wrong; `refused` is the error that CML's refusal means for it."""
-        return _VerbScope(verb, refused, self._failures, self._check_sign_in if sign_in else self._without_sign_in)
+    async def _ask(self, verb: str, read: Callable[[], T], *, sign_in: bool = True) -> T:
+        """Return an answer, or raise what goes wrong on the way. It has no effect, so it suspends once only."""
+        await asyncio.sleep(0)
+        failures = self._failures
+        if failures.is_active(verb):
+            await failures.delay_call(verb)
+            failures.raise_before_effect(verb)
+        try:
+            if sign_in:
+                self._check_sign_in()
+            else:
+                self._cml.check_up()
+            answer = read()
+        except (CmlDown, CmlRefusal) as error:
+            raise _translate(error, CmlApiError) from error
+        if failures.is_active(verb):
+            failures.raise_after_effect(verb)
+        return answer
 
-    def _without_sign_in(self) -> User:
-        self._cml.check_up()
-        return self._cml.users.administrator
+    def _verb(self, verb: str, refused: type[LcmError] = CmlApiError) -> "_VerbScope":
+        """Surround a verb's effect with what can go wrong; `refused` is the error that CML's refusal means for it."""
+        return _VerbScope(verb, refused, self._failures, self._check_sign_in)
 
     def _check_sign_in(self) -> User:
         self._cml.check_up()
@@ -248,6 +243,10 @@ class DirectHost:
         if not user.admin:
             raise CmlAuthenticationError("CmlUserNotAllowed", f"{user.username} is no administrator")
         return user
+
+    def _describe_nodes(self) -> Mapping[str, Sequence[NodeFacts]]:
+        self._described = known = facts.describe_nodes(self._cml, self._described)
+        return {lab.id: [known[ref] for ref in lab.nodes] for lab in self._cml.labs if lab.nodes}
 
     def _lab(self, lab_id: str) -> SimLab:
         return self._cml.labs.get(lab_id)
@@ -279,7 +278,7 @@ class DirectHost:
 
 
 class _VerbScope:
-    """What surrounds a verb's effect. Not a generator, because these are entered more often than anything else."""
+    """What surrounds a verb's effect."""
 
     __slots__ = ("_failures", "_refused", "_sign_in", "_verb")
 
@@ -298,19 +297,14 @@ class _VerbScope:
         try:
             return self._sign_in()
         except (CmlDown, CmlRefusal) as error:
-            raise self._translate(error) from error
+            raise _translate(error, self._refused) from error
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, CmlDown | CmlRefusal):
-            raise self._translate(error) from error
+            raise _translate(error, self._refused) from error
         if error is None:
             await asyncio.sleep(0)
             self._failures.raise_after_effect(self._verb)
-
-    def _translate(self, error: CmlDown | CmlRefusal) -> LcmError:
-        if isinstance(error, CmlDown):
-            return (NotReady if error.there else Unreachable)(str(error))
-        return _translate_refusal(error, self._refused)
 
 
 def _check_document(document: object, shape: type[T]) -> T:
@@ -321,9 +315,11 @@ def _check_document(document: object, shape: type[T]) -> T:
         raise bad_request(str(error)) from error
 
 
-def _translate_refusal(refusal: CmlRefusal, refused: type[LcmError]) -> LcmError:
-    meaning = _ERRORS_BY_STATUS.get(refusal.status, refused)
-    text = refusal.description
+def _translate(error: CmlDown | CmlRefusal, refused: type[LcmError]) -> LcmError:
+    if isinstance(error, CmlDown):
+        return (NotReady if error.there else Unreachable)(str(error))
+    meaning = _ERRORS_BY_STATUS.get(error.status, refused)
+    text = error.description
     return CmlLicensingError("CmlLicenceRefused", text) if meaning is CmlLicensingError else meaning(text)
 
 

@@ -146,6 +146,11 @@ class Cml:
         return self._core.ids()
 
     @property
+    def has_labs(self) -> bool:
+        """Whether it has labs, running or not."""
+        return bool(self._labs)
+
+    @property
     def labs(self) -> Labs:
         self._apply_power()
         return self._labs

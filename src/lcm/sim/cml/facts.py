@@ -1,16 +1,19 @@
 """The engine's state as controllers see it through `LabHost`. Used by `sim.cml.direct`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from lcm.providers.protocols.labhost import (
+    Activity,
     HostHealth,
+    HostNotice,
     InterfaceFacts,
     LabState,
     LabSummary,
     Licence,
     LinkUse,
+    Maintenance,
     NodeDefinition,
     NodeFacts,
     NodeUse,
@@ -21,12 +24,10 @@ from lcm.providers.protocols.labhost import (
 from lcm.sim.cml.definitions import NodeKind
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.parts import Interface, Node, NodeState, SimLab
-from lcm.sim.cml.stats import health_report, node_addresses, simulation_stats, system_stats
+from lcm.sim.cml.stats import health_report, machine_use, node_addresses, simulation_stats
 from lcm.sim.cml.users import ResourcePool
 from lcm.sim.cml.wiring import interface_state
 
-_MB: Final = 1024 * 1024
-_KB_PER_MB: Final = 1024
 _PERCENT: Final = 100
 
 
@@ -44,17 +45,39 @@ def lab_facts(cml: Cml, lab: SimLab) -> LabSummary:
     )
 
 
+def describe_nodes(cml: Cml, before: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
+    """Describe the nodes of all labs by their ids, without interfaces. `before` is how that was done the last time."""
+    age = cml.pace.age()
+    return {node.id: _same_facts(node, age, before.get(node.id)) or node_facts(node, age) for node in cml.labs.nodes()}
+
+
+def lab_nodes(lab: SimLab, age: float) -> Sequence[NodeFacts]:
+    """Describe the nodes of a lab with their interfaces."""
+    return [node_facts(node, age, interface_facts(node, age)) for node in lab.nodes.values()]
+
+
+def _same_facts(node: Node, age: float, known: NodeFacts | None) -> NodeFacts | None:
+    """Return what is known of a node if that has not changed, as nearly always; otherwise None.
+
+    Its sizes can be changed before it starts only.
+    """
+    state, spec = node.life.state(age), node.spec
+    if known is None or state is NodeState.DEFINED or known.state != state:
+        return None
+    return known if (known.label, known.tags) == (spec.label, tuple(spec.tags)) else None
+
+
 def node_facts(node: Node, age: float, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:
     """Describe a node: what its file says until it starts, then what it really got."""
-    started = node.life.state(age) is not NodeState.DEFINED
-    spec = node.spec
+    state, spec = node.life.state(age), node.spec
+    started = state is not NodeState.DEFINED
     disks = [node.boot_disk_gb, node.data_volume_gb] if started else [spec.boot_disk_size, spec.data_volume]
     known = [disk for disk in disks if disk is not None]
     return NodeFacts(
         node_id=node.id,
         label=spec.label,
         node_definition=spec.node_definition,
-        state=node.life.state(age).value,
+        state=str(state),
         tags=tuple(spec.tags),
         cpus=_float_or_none(node.cpus if started else spec.cpus),
         cpu_limit=node.cpu_limit if started else spec.cpu_limit,
@@ -73,20 +96,20 @@ def interface_facts(node: Node, age: float) -> Iterator[InterfaceFacts]:
 
 def stats_facts(cml: Cml) -> Stats:
     """Describe what the machine has and uses."""
-    report = system_stats(cml.machine, cml.labs.nodes(), cml.pace.age())
-    all_, (compute,) = report["all"], report["computes"].values()
-    domains = compute["stats"]["dominfo"]
+    machine = cml.machine
+    use = machine_use(machine, cml.labs.nodes(), cml.pace.age())
+    disk_mb = machine.disk_gb * 1024
     return Stats(
-        cpu_count=all_["cpu"]["count"],
-        cpu_percent=all_["cpu"]["percent"],
-        memory_total_mb=int(all_["memory"]["total"] / _MB),
-        memory_used_mb=int(all_["memory"]["used"] / _MB),
-        disk_total_mb=int(all_["disk"]["total"] / _MB),
-        disk_used_mb=int(all_["disk"]["used"] / _MB),
-        running_nodes=domains["running_nodes"],
-        total_nodes=domains["total_nodes"],
-        allocated_cpus=float(domains["allocated_cpus"]),
-        allocated_memory_mb=domains["allocated_memory"] // _KB_PER_MB,
+        cpu_count=machine.cpu_count,
+        cpu_percent=use.cpu_percent,
+        memory_total_mb=machine.memory_mb,
+        memory_used_mb=int(min(use.memory_mb, machine.memory_mb)),
+        disk_total_mb=disk_mb,
+        disk_used_mb=int(min(use.disk_mb, disk_mb)),
+        running_nodes=use.running,
+        total_nodes=use.total,
+        allocated_cpus=float(use.allocated_cpus),
+        allocated_memory_mb=use.allocated_mb,
     )
 
 
@@ -126,6 +149,26 @@ def licence_facts(cml: Cml) -> Licence:
     )
 
 
+def maintenance_facts(cml: Cml) -> Maintenance:
+    """Describe whether CML is closed for maintenance, and its notices."""
+    shown = [
+        HostNotice(notice_id=one.id, level=one.level, label=one.label, content=one.content)
+        for one in cml.notices.all.values()
+        if one.enabled
+    ]
+    return Maintenance(enabled=cml.notices.maintenance, notices=tuple(shown))
+
+
+def activity_after(cml: Cml, since: datetime) -> Sequence[Activity]:
+    """Describe what people and machines did after a moment."""
+    return [Activity(category=event.category, at=at) for at, event in cml.telemetry.events_after(since)]
+
+
+def all_pools(cml: Cml) -> Sequence[PoolUse]:
+    """Describe all resource pools."""
+    return [pool_facts(pool, cml.pool_usage(pool)) for pool in cml.pools.all.values()]
+
+
 def pool_facts(pool: ResourcePool, used: dict[str, Any]) -> PoolUse:
     """Describe a resource pool."""
     return PoolUse(
@@ -159,7 +202,7 @@ def _interface_facts(node: Node, one: Interface, age: float, ip4: Iterable[str])
         interface_id=one.id,
         label=one.label,
         slot=one.slot,
-        state=interface_state(node.life.state(age), one).value,
+        state=str(interface_state(node.life.state(age), one)),
         mac_address=one.operational_mac or one.mac_address,
         ip4=tuple(ip4),
     )

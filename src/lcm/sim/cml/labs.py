@@ -57,6 +57,10 @@ class Labs:
         """Return a lab; refuse an unknown one."""
         return find_known("Lab", self._labs, ref)
 
+    def find(self, ref: str) -> SimLab | None:
+        """Return a lab; None when there is none."""
+        return self._labs.get(ref)
+
     def restore_labs(self, labs: Iterable[SimLab]) -> None:
         """Restore the labs of another CML."""
         self._labs = {lab.id: lab for lab in labs}

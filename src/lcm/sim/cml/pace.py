@@ -73,7 +73,7 @@ class CmlPace:
 
     def moment(self, age: float) -> datetime:
         """Return when the machine had, or at the present speed will have, this age."""
-        at = bisect_right(self._turns, age, key=lambda turn: turn.age) - 1
+        at = bisect_right(self._turns, age, key=lambda turn: turn.age) - 1 if len(self._turns) > 1 else 0
         turn = self._turns[max(at, 0)]
         return turn.moment + timedelta(seconds=(age - turn.age) / turn.speed)
 

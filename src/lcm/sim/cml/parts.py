@@ -77,7 +77,10 @@ class NodeTimeline:
 
     def age_entered(self, state: NodeState) -> float | None:
         """Return the age at which it last entered, or will enter, a state; None if it did not."""
-        return next((since for since, entered in reversed(self._changes) if entered is state), None)
+        for since, entered in reversed(self._changes):
+            if entered is state:
+                return since
+        return None
 
 
 Files = list[ConfigurationFile]
@@ -174,6 +177,10 @@ class SimLab:
     def link_of(self, interface: Interface) -> LabLink | None:
         """Return the link that an interface is on; None when there is none."""
         return next((link for link in self.links.values() if link.a is interface or link.b is interface), None)
+
+    def node_states(self, age: float) -> dict[str, NodeState]:
+        """Return the states of its nodes, by their ids."""
+        return {node.id: node.life.state(age) for node in self.nodes.values()}
 
     def state(self, age: float) -> NodeState:
         """Return the lab's state, which follows from its nodes' states."""

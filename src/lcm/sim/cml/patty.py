@@ -6,15 +6,12 @@ A clash shows nowhere but here: the node that ran first has the port. Tags outsi
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from lcm.model.topology.ports import OPEN_PORTS, read_tag
 from lcm.sim.cml.parts import RUNNING, Node, NodeState, SimLab
 
 POLL_SECONDS: Final = 5.0
-_read_tag: Final = lru_cache(10_000)(read_tag)
-"""Cached: tags are read again and again, and most of them are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ def map_ports(labs: Iterable[SimLab], age: float) -> dict[tuple[str, int], PortM
 
 def port_of_tag(node: Node, text: str) -> PortMapping | None:
     """Return the port that a tag asks for; None when it is no such tag or cannot be served."""
-    tag, shipped = _read_tag(text), node.kind.shipped
+    tag, shipped = read_tag(text), node.kind.shipped
     if tag is None or tag.outside is None or tag.outside not in OPEN_PORTS:
         return None
     inside = tag.inside or tag.line or 0

@@ -6,6 +6,7 @@ Loads are made up from a node's id and age, so the same moment always shows the 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lcm.sim.cml.pace import CmlPace
@@ -56,48 +57,96 @@ class NodeLoad(NamedTuple):
     written_bytes: int
 
 
+class MachineUse(NamedTuple):
+    """What all running nodes of a machine use, and CML itself."""
+
+    busy_cpus: float
+    cpu_percent: float
+    memory_mb: float
+    disk_mb: float
+    running: int
+    total: int
+    allocated_cpus: int
+    allocated_mb: int
+
+
+def machine_use(machine: CmlMachine, nodes: Iterable[Node], age: float) -> MachineUse:
+    """Add up what running nodes use. Nodes that have disks here count as there, whether they run or not."""
+    busy, memory_mb, disk_mb = 0.4, float(_OWN_MEMORY_MB), float(_OWN_DISK_GB * 1024)
+    total = running = cpus = ram_mb = 0
+    for node in nodes:
+        state = node.life.state(age)
+        total += state is not NodeState.DEFINED
+        if state not in RUNNING:
+            continue
+        share, booted = _share_of(node.id), state is NodeState.BOOTED
+        running, cpus, ram_mb = running + 1, cpus + node.cpus, ram_mb + node.ram_mb
+        busy += node.cpus * _cpu_percent(share, age, booted=booted) / 100
+        memory_mb += node.ram_mb * _ram_percent(share, booted=booted) / 100
+        disk_mb += _disk_mb(share, _seconds_run(node, age))
+    percent = round(min(100.0, 100 * busy / machine.cpu_count), 2)
+    return MachineUse(busy, percent, memory_mb, disk_mb, running, total, cpus, ram_mb)
+
+
+@lru_cache(4096)
+def _share_of(node_id: str) -> float:
+    """Return a number from 0 to 1 that is a node's own."""
+    return int(node_id[:8], 16) / 0xFFFFFFFF
+
+
 def node_load(node: Node, age: float) -> NodeLoad:
     """Make up what a node uses: much while it boots, then little, in slow waves."""
-    share = int(node.id[:8], 16) / 0xFFFFFFFF
-    started = node.life.age_entered(NodeState.STARTED) or age
-    ran = max(0.0, age - started)
-    wave = 1 + 0.5 * math.sin(age / 97 + 6.28 * share)
+    share, ran = _share_of(node.id), _seconds_run(node, age)
     booted = node.life.state(age) is NodeState.BOOTED
-    cpu = (2 + 8 * share) * wave if booted else 70 + 25 * share
-    ram = (35 + 40 * share) if booted else 20 + 10 * share
     return NodeLoad(
-        cpu_percent=round(min(cpu, 100.0), 2),
-        ram_percent=round(ram, 2),
-        disk_mb=round(200 + 400 * share + min(ran, 36_000) / 60),
+        cpu_percent=_cpu_percent(share, age, booted=booted),
+        ram_percent=_ram_percent(share, booted=booted),
+        disk_mb=_disk_mb(share, ran),
         read_bytes=int(50_000_000 * (1 + share) + ran * 900),
         written_bytes=int(400_000 * (1 + share) + ran * 2_300),
     )
 
 
+def _seconds_run(node: Node, age: float) -> float:
+    return max(0.0, age - (node.life.age_entered(NodeState.STARTED) or age))
+
+
+def _cpu_percent(share: float, age: float, *, booted: bool) -> float:
+    wave = 1 + 0.5 * math.sin(age / 97 + 6.28 * share)
+    return round(min((2 + 8 * share) * wave if booted else 70 + 25 * share, 100.0), 2)
+
+
+def _ram_percent(share: float, *, booted: bool) -> float:
+    return round(35 + 40 * share if booted else 20 + 10 * share, 2)
+
+
+def _disk_mb(share: float, ran: float) -> int:
+    return round(200 + 400 * share + min(ran, 36_000) / 60)
+
+
 def system_stats(machine: CmlMachine, nodes: Iterable[Node], age: float) -> Json:
     """Return what the machine has and uses, as CML writes it."""
-    all_nodes = list(nodes)
-    running = [node for node in all_nodes if node.life.state(age) in RUNNING]
-    loads = [(node, node_load(node, age)) for node in running]
-    busy = 0.4 + sum(node.cpus * one.cpu_percent / 100 for node, one in loads)
-    memory_mb = _OWN_MEMORY_MB + sum(node.ram_mb * one.ram_percent / 100 for node, one in loads)
-    disk_mb = _OWN_DISK_GB * 1024 + sum(one.disk_mb for _, one in loads)
-    percent = round(min(100.0, 100 * busy / machine.cpu_count), 2)
-    cpu = {"count": machine.cpu_count, "percent": percent}
-    memory = _space(memory_mb, machine.memory_mb)
-    disk = _space(disk_mb, machine.disk_gb * 1024)
-    allocated = sum(node.cpus for node in running)
+    use = machine_use(machine, nodes, age)
+    cpu = {"count": machine.cpu_count, "percent": use.cpu_percent}
+    memory = _space(use.memory_mb, machine.memory_mb)
+    disk = _space(use.disk_mb, machine.disk_gb * 1024)
     detail = {
         "cpu": cpu
         | {
             "model": "Simulated CPU",
-            "predicted": round(100 * allocated / machine.cpu_count),
-            "load": [round(busy, 2)] * 3,
+            "predicted": round(100 * use.allocated_cpus / machine.cpu_count),
+            "load": [round(use.busy_cpus, 2)] * 3,
         },
         "memory": memory,
         "disk": disk,
-        "dominfo": node_counts(all_nodes, age)
-        | {"allocated_cpus": allocated, "allocated_memory": sum(node.ram_mb for node in running) * 1024},
+        "dominfo": {
+            "total_nodes": use.total,
+            "total_orphans": 0,
+            "running_nodes": use.running,
+            "running_orphans": 0,
+            "allocated_cpus": use.allocated_cpus,
+            "allocated_memory": use.allocated_mb * 1024,
+        },
     }
     host = {"hostname": machine.hostname, "is_controller": True, "stats": detail}
     return {
@@ -135,7 +184,8 @@ def simulation_stats(lab: SimLab, pace: CmlPace) -> Json:
     """Return a lab's figures by node and link id; what does not run is left out."""
     age = pace.age()
     nodes = {node.id: _node_stats(node, pace, age) for node in lab.nodes.values() if node.life.state(age) in ACTIVE}
-    up = [link for link in lab.links.values() if link_state(lab, link, age) is NodeState.STARTED]
+    states = lab.node_states(age)
+    up = [link for link in lab.links.values() if link_state(link, states) is NodeState.STARTED]
     links = {link.id: _link_stats(lab, link, age) for link in up}
     return {"nodes": nodes, "links": links}
 

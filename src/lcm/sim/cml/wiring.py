@@ -5,7 +5,7 @@ node tag; nobody else creates them.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lcm.sim.cml.faults import bad_request, not_found
@@ -61,12 +61,12 @@ def interface_state(state: NodeState, interface: Interface) -> NodeState:
     return NodeState.DEFINED if state in {NodeState.DEFINED, NodeState.QUEUED} else NodeState.STOPPED
 
 
-def link_state(lab: SimLab, link: LabLink, age: float) -> NodeState:
-    """Return a link's state: it runs when both its ends do."""
-    ends = {interface_state(lab.nodes[end.node_id].life.state(age), end) for end in (link.a, link.b)}
-    if ends == {NodeState.STARTED} and not link.down:
+def link_state(link: LabLink, states: Mapping[str, NodeState]) -> NodeState:
+    """Return a link's state by the states of the lab's nodes: it runs when both its ends do."""
+    a, b = (interface_state(states[end.node_id], end) for end in (link.a, link.b))
+    if a is b is NodeState.STARTED and not link.down:
         return NodeState.STARTED
-    return NodeState.DEFINED if ends == {NodeState.DEFINED} else NodeState.STOPPED
+    return NodeState.DEFINED if a is b is NodeState.DEFINED else NodeState.STOPPED
 
 
 def interfaces_behind_nat(lab: SimLab) -> set[Interface]:

@@ -23,7 +23,7 @@ from lcm.sim.plan.results import Comparison, Trial
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.trial import play
 from lcm.sim.plan.variant import Variant, VariantChoice, apply_variant, check_tracks
-from lcm.sim.time.chance import collect_garbage_rarely
+from lcm.sim.time.chance import collect_garbage_rarely, rare_garbage_collection
 from lcm.system.clock import SystemStopwatch
 
 
@@ -187,9 +187,9 @@ class _TrialPool:
         played: dict[JobKey, Trial] = {}
         if len(fresh) == 1 or self._cores == 1:
             for place, job in enumerate(fresh):
-                played[_job_key(job)] = play(
-                    job.timetable, job.variant, partial(self._progress.report, place), brief=job.brief
-                )
+                with rare_garbage_collection():
+                    trial = play(job.timetable, job.variant, partial(self._progress.report, place), brief=job.brief)
+                played[_job_key(job)] = trial
                 self._progress.report(place, 1.0)
         elif fresh:
             played = self._play_in_parallel(fresh)

@@ -58,6 +58,7 @@ class PlanProcess(Process):
 
     poll_rate = 0.1
     housekeeping_every = timedelta(days=2)
+    archive_every = timedelta(hours=1)
     watches_store = False
 
 

@@ -8,12 +8,17 @@ import asyncio
 from asyncio import Handle, TimerHandle
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from lcm.sim.time.host import HOST, Host
 
 _Task: Final = asyncio.Task
 _METHODS: Final = frozenset(dir(_Task))
+_WRAPPER: Final = "TaskStepMethWrapper"
+"""The type of most steps, which asyncio does not export."""
+STEP_TYPES: Final[set[type]] = set()
+"""Types of which every instance is a task's next step, as far as one was seen."""
 _call = Handle._run  # noqa: SLF001  runs for every callback, where super() would cost more
 
 
@@ -60,21 +65,35 @@ class Callback(Handle):
             self._run()
 
 
-class TaskStep(Callback):
-    """The run of a host's task from one await to the next."""
+TaskStep = tuple[Host | None, Context, Any, tuple[Any, ...]]
+"""The run of a task from one await to the next: its host, its context, its callback and the callback's arguments.
 
-    __slots__ = ()
-    host: Host
+It is no handle, because nobody cancels one, and nearly everything that the loop runs is one.
+"""
 
-    def _run(self) -> None:
-        host = self.host
-        if not host.running:
-            host.hold_callback(self)
-            return
-        self._context.run(self._callback, *self._args)  # the task stores what it raises
+
+@dataclass(frozen=True, slots=True)
+class HeldStep:
+    """A step of a task that fell due while its host did not run."""
+
+    step: TaskStep
+
+    def run_held(self) -> None:
+        """Run it now, if its host runs."""
+        run_step(*self.step)
+
+
+def run_step(host: Host | None, context: Context, callback: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401  a task's own
+    """Run a step of a task, if its host runs; the task stores what it raises."""
+    if host is None:
+        context.run(callback, *args)
+    elif host.running:
+        context.run(callback, *args)
         host.awaits += 1
         if host.awaits == host.stop_at:
-            host.act_at_await(self._callback.__self__)
+            host.act_at_await(callback.__self__)
+    else:
+        host.hold_callback(HeldStep((host, context, callback, args)))
 
 
 class Timer(TimerHandle):
@@ -101,13 +120,13 @@ class Timer(TimerHandle):
         self._callback = callback
         self._args = args
         self._loop = loop
-        self._context = copy_context() if context is None else context
+        self._context = context = copy_context() if context is None else context
         self._cancelled = False
         self._repr = None
         self._source_traceback = None
         self._when = when
         self._scheduled = True
-        self.host = self._context.get(HOST)
+        self.host = context.get(HOST)
 
     _run = Callback._run  # noqa: SLF001
     run_held = Callback.run_held
@@ -123,5 +142,10 @@ class Timer(TimerHandle):
 
 def is_task_step(callback: object) -> bool:
     """Return whether a callback is a task's next step."""
+    if type(callback) in STEP_TYPES:
+        return True
     # A step is bound to a task but is not one of its public methods (such as cancel).
-    return isinstance(getattr(callback, "__self__", None), _Task) and getattr(callback, "__name__", "") not in _METHODS
+    found = isinstance(getattr(callback, "__self__", None), _Task) and getattr(callback, "__name__", "") not in _METHODS
+    if found and type(callback).__name__ == _WRAPPER:
+        STEP_TYPES.add(type(callback))
+    return found

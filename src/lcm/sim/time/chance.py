@@ -5,6 +5,8 @@ A simulation makes one Chance from its seed and hands out its streams.
 
 import gc
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
@@ -34,7 +36,7 @@ class Ids:
         return str(UUID(int=self._chance.getrandbits(128), version=4))
 
 
-NEW_OBJECTS: Final = 50_000
+NEW_OBJECTS: Final = 1_000_000
 
 
 def collect_garbage_rarely() -> None:
@@ -45,3 +47,15 @@ def collect_garbage_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
+
+
+@contextmanager
+def rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage rarely for a while, and as before after it."""
+    before = gc.get_threshold()
+    collect_garbage_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -132,6 +132,15 @@ class PlannedFailures:
         assert verb in self._waiting, f"there is no verb {verb}"
         self._waiting[verb].append(_PlannedFailure(error, times, after_effect))
 
+    def is_active(self, verb: str) -> bool:
+        """Return whether anything may go wrong with a call of a verb now."""
+        if self._waiting[verb]:
+            return True
+        for one in self._spells:  # noqa: SIM110  asked for every question, where a generator would cost more
+            if one.now:
+                return True
+        return False
+
     async def delay_call(self, verb: str) -> None:
         """Delay a call that hangs or is slow."""
         for one in self._spells:

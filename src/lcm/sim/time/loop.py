@@ -18,22 +18,21 @@ from threading import get_ident
 from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
-from lcm.sim.time.callbacks import Callback, TaskStep, Timer, is_task_step
+from lcm.sim.time.callbacks import STEP_TYPES, Callback, Timer, is_task_step, run_step
 from lcm.sim.time.host import HOST, Host, close_coroutine, describe_suspension
 
 
 @contextmanager
-def patch_loop_lookup(loop: AbstractEventLoop) -> Iterator[None]:
+def patch_loop_lookup(loop: "VirtualLoop") -> Iterator[None]:
     """Make asyncio find this loop, and the task running on it, without a system call in this thread."""
-    thread = get_ident()
     any_loop, any_task = asyncio.get_running_loop, asyncio.current_task
     any_loop_or_none = asyncio._get_running_loop  # noqa: SLF001  locks and queues ask this, by no other name
 
     def running() -> AbstractEventLoop:
-        return loop if get_ident() == thread and loop.is_running() else any_loop()
+        return loop if get_ident() == loop._thread_id else any_loop()  # noqa: SLF001  the base class's own: None while it does not run
 
     def running_or_none() -> AbstractEventLoop | None:
-        return loop if get_ident() == thread and loop.is_running() else any_loop_or_none()
+        return loop if get_ident() == loop._thread_id else any_loop_or_none()  # noqa: SLF001  likewise
 
     def current(other: AbstractEventLoop | None = None) -> Task[Any] | None:
         return any_task(other or running())
@@ -60,6 +59,8 @@ ROUNDS: Final = 1_000_000
 
 _CLEANUP_SECONDS: Final = 86_400.0
 _MANY_TIMERS: Final = 100
+_NO_HANDLE: Any = None
+"""What scheduling a task's step returns: whoever schedules one does not look at it."""
 _running: Final[list["VirtualLoop"]] = []
 """The running virtual loop, if there is one: asyncio's own lookup makes a system call."""
 
@@ -122,11 +123,12 @@ def run(
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop with virtual time, whose callbacks stop with their host."""
 
-    _ready: deque[Handle]
+    _ready: deque[Any]
     _scheduled: list[tuple[float, int, Timer]]
     _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
     _stopping: bool
     _closed: bool
+    _thread_id: int | None
 
     def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
         self.start = start
@@ -163,7 +165,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Timer:
-        return self.call_at(self._time.now + delay, callback, *args, context=context)
+        when = self._time.now + delay
+        timer = Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, (when, next(self._order), timer))
+        return timer
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -187,10 +192,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             raise RuntimeError("Event loop is closed")
         if context is None:
             context = copy_context()
-        host = context.get(HOST)
-        handle = (TaskStep if host is not None and is_task_step(callback) else Callback)(
-            callback, args, self, context, host
-        )
+        if type(callback) in STEP_TYPES or is_task_step(callback):
+            self._ready.append((context.get(HOST), context, callback, args))
+            return _NO_HANDLE  # type: ignore[no-any-return]  # who schedules a step of a task does not look at it
+        handle = Callback(callback, args, self, context, context.get(HOST))
         self._ready.append(handle)
         return handle
 
@@ -242,9 +247,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             while scheduled and scheduled[0][0] < due:
                 self._take_timer(ready)
             for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle._cancelled:  # noqa: SLF001
-                    handle._run()  # noqa: SLF001
+                one = ready.popleft()
+                if type(one) is tuple:
+                    run_step(*one)
+                elif not one._cancelled:  # noqa: SLF001  a handle is run as the base class runs it
+                    one._run()  # noqa: SLF001  likewise
             if self._stopping:
                 return
 
@@ -256,7 +263,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._cancelled_timers -= 1
         return scheduled[0][0] if scheduled else None
 
-    def _take_timer(self, ready: deque[Handle]) -> None:
+    def _take_timer(self, ready: deque[Any]) -> None:
         timer = heapq.heappop(self._scheduled)[2]
         if timer._cancelled:  # noqa: SLF001
             self._cancelled_timers -= 1

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from lcm.control.delivery.feed import Feed, Position
 from lcm.control.plane.local import ControlPlane, LocalPlane
-from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
+from lcm.control.upkeep.housekeeping import ARCHIVE_INTERVAL, INTERVAL, Housekeeping
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.runtime.election import ControllerParts
 from lcm.controllers.runtime.settings import owner_limits_of, terms_of
@@ -90,13 +90,16 @@ class StoreLink:
     def get(self, key: str) -> Coroutine[Any, Any, Entry | None]:
         return self._if_connected(self._store.get(key))
 
+    def get_all(self, *keys: str) -> Coroutine[Any, Any, Sequence[Entry | None]]:
+        return self._if_connected(self._store.get_all(*keys))
+
     def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Coroutine[Any, Any, Page]:
         return self._if_connected(self._store.scan(prefix, labels=labels, limit=limit, cursor=cursor))
 
-    def watch(self, prefix: str, *, after: int) -> QueueWatch:
-        watch = self._store.watch(prefix, after=after)
+    def watch(self, *prefixes: str, after: int) -> QueueWatch:
+        watch = self._store.watch(*prefixes, after=after)
         if self.is_cut:
             watch.end(Relist("no connection"))
         elif self.went_back:
@@ -177,6 +180,8 @@ class Process:
     """How often it polls labs that start or stop; less often is cheaper, and later by as much."""
     housekeeping_every: ClassVar[timedelta] = INTERVAL
     """How often it runs the housekeeping of the store."""
+    archive_every: ClassVar[timedelta] = ARCHIVE_INTERVAL
+    """How often it archives what has ended."""
     watches_store: ClassVar[bool] = True
     """Whether it probes the store, which may be full or put back."""
 
@@ -266,11 +271,18 @@ class Process:
         labs = LabletController(
             self._plane_of(LABLET_CONTROLLER), hosts, stage.artifacts, speed=self.poll_rate, **common
         )
+        keeping = Housekeeping(
+            self.link,
+            clock=stage.clock,
+            every=self.housekeeping_every,
+            archive_every=self.archive_every,
+            cache=promises.calendar.cache,
+        )
         await run_until_first_ends(
             promises.calendar.run(),
             self.feed.run(),
             *([self.control.health.run()] if self.watches_store else []),
-            Housekeeping(self.link, clock=stage.clock, every=self.housekeeping_every).run(),
+            keeping.run(),
             workers.run(),
             SchedulerController(self._plane_of(SCHEDULER), **common).run(),
             PoolController(self._plane_of(POOL_CONTROLLER), **common).run(),

@@ -101,18 +101,18 @@ def link_json(lab: SimLab, link: LabLink, age: float) -> Json:
         "node_a": link.a.node_id,
         "node_b": link.b.node_id,
         "link_capture_key": "",
-        "state": link_state(lab, link, age),
+        "state": link_state(link, lab.node_states(age)),
     }
 
 
 def element_states(lab: SimLab, age: float) -> Json:
     """Write the states of all elements of a lab."""
-    states = {node.id: node.life.state(age) for node in lab.nodes.values()}
+    states = lab.node_states(age)
     ends = [one for node in lab.nodes.values() for one in node.interfaces]
     return {
-        "nodes": {ref: state.value for ref, state in states.items()},
-        "links": {link.id: link_state(lab, link, age).value for link in lab.links.values()},
-        "interfaces": {one.id: interface_state(states[one.node_id], one).value for one in ends},
+        "nodes": {ref: str(state) for ref, state in states.items()},
+        "links": {link.id: str(link_state(link, states)) for link in lab.links.values()},
+        "interfaces": {one.id: str(interface_state(states[one.node_id], one)) for one in ends},
     }
 
 
