@@ -76,7 +76,7 @@ async def bench_workers() -> list[Figure]:
         Figure(
             "workers_monitored",
             many * MANY / 60,
-            0.25,
+            0.1,
             at_least=False,
             floor_ok=valid,
             note=f"of a core for {MANY} workers a minute over HTTPS, {many * 1000:.2f} ms a poll",

@@ -430,7 +430,7 @@ async def follow_late(world: Pools) -> None:
         await cache.ready()
         book = await PoolIndex.follow(cache)
         follower = PoolReconciler(plane, cache, book, clock=world.clock, terms=Terms)
-        runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, chance=world.half)
+        runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, clock=world.clock, chance=world.half)
         book.subscribe(runtime.enqueue)
         await runtime.run()
 

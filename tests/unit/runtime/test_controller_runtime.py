@@ -99,6 +99,7 @@ def play(
             world.reconcile,
             cache,
             WorkerTemplate,
+            clock=VirtualClock(),
             chance=lambda: world.chance,
             concurrency=concurrency,
             resync=resync if callable(resync) else lambda: resync,
@@ -259,6 +260,24 @@ def test_what_rests_till_a_time_is_looked_at_then_and_not_before() -> None:
         return requeue_at(due, now) if now < due else DONE
 
     play(body, *hours, resync=timedelta(seconds=30), resting=rest_of)
+
+
+def test_what_rests_for_long_costs_nothing_till_it_is_due_soon() -> None:
+    considered: list[float] = []
+
+    @running
+    async def body(world: World) -> None:
+        await asyncio.sleep(39 * 3600)
+        assert considered == [0]
+        await asyncio.sleep(3 * 3600)
+        assert world.times("late") == [40 * 3600]
+
+    def rest_of(_: WorkerTemplate) -> Requeue | None:
+        considered.append(now())
+        due, present = NOW + timedelta(hours=40), VirtualClock().now()
+        return requeue_at(due, present) if present < due else DONE
+
+    play(body, "late", resting=rest_of)
 
 
 def test_what_is_gone_is_not_looked_at_once_in_a_while() -> None:

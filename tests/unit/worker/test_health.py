@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from harness.clouds import HERE
 from harness.fleet_world import W1, Fleet, virtually
 from harness.workers import story
@@ -13,7 +15,7 @@ from lcm.controllers.worker.alerts import FAILED, STRANDED, UNHEALTHY, UNREACHAB
 from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.errors import Unreachable
 from lcm.model.base.resource import Truth, find_condition
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.session import LabletSession, LabletSessionStatus
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
 from lcm.model.telemetry.alert import Alert
 from lcm.providers.protocols.compute import Instance
@@ -273,5 +275,12 @@ async def test_who_waits_for_sessions_is_told_of_its_worker_alone() -> None:
     await fleet.host_session(workers[1])
     await asyncio.sleep(1)
     assert set(told) == {"w2"}
+    told.clear()
+    [session] = cache.all(LabletSession)
+    for number, status in enumerate((replace(session.status, last_error="slow"), LabletSessionStatus()), 1):
+        assert not told, "how far its start is concerns nobody else"
+        later = replace(session.metadata, resource_version=session.metadata.resource_version + number)
+        cache.accept(replace(session, metadata=later, status=status))
+    assert told == ["w2"]
     task.cancel()
     await asyncio.wait([task])

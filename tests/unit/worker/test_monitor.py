@@ -1,10 +1,11 @@
 """Monitoring in virtual time: when workers are measured, what is reported, and what an outage changes: nothing."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,22 +13,26 @@ from structlog.testing import capture_logs
 
 from harness import clouds, given
 from harness.clouds import HERE
-from harness.monitoring import SMALL, Watched, minutes
+from harness.monitoring import SMALL, Watched, minutes, running
 from harness.plane_world import ROOT
+from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops, encode_checked, key_of
-from lcm.control.plane.protocol import Ref
+from lcm.control.plane.protocol import Plane, Ref, WorkerRef
 from lcm.controllers.worker.measure import HostView, SessionLabs, with_host
+from lcm.controllers.worker.occupants import IdleDetection, Occupants
 from lcm.controllers.worker.polling import fraction
 from lcm.model.access.secret import Secret
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Deposed, Later, Throttled, Unreachable
 from lcm.model.base.resource import Metadata, Truth
-from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool
+from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
-from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerCondition, WorkerPhase
 from lcm.model.topology.node_definitions import NodeSize, shipped_nodes
 from lcm.providers.protocols.compute import MachineMetrics
 from lcm.providers.protocols.labhost import NodeFacts, Stats
+from lcm.settings.load import Settings
 from lcm.sim.cml.definitions import custom_kind
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.loop import run
@@ -559,3 +564,27 @@ async def test_the_node_definitions_of_a_cml_are_kept_and_read_again_now_and_the
     after = await world.worker()
     assert set(after.status.cml.node_definitions or ()) == shipped_nodes().keys() - {"asav"} | {"gitlab"}
     assert after.status.cml.node_sizes == {"gitlab": NodeSize(cpus=1, ram_mb=1024, boot_disk_gb=16)}
+
+
+@in_virtual_time
+async def test_a_worker_that_its_pool_always_keeps_is_seldom_judged(world: Watched) -> None:
+    await world.add("kept", "other")
+    seats = (FilledSeat(number=1, worker_id="uid-kept", worker_name="kept"),)
+    pool = given.pool(min_workers=1, seats=seats)
+    await world.store.commit(*creation_ops(pool))
+    judged = Counter[str]()
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.plane, name)
+
+        async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
+            judged[ref.name] += 1
+            return await world.plane.detect_idle(ref)
+
+    cache = Cache(world.plane, LabWorker, LabletSession, SystemSettings, LabWorkerPool)
+    detection = IdleDetection(cast("Plane", Counting()), cache, Occupants(), settings=Settings)
+    async with running(cache.run()), running(detection.run()):
+        await minutes(30)
+    assert judged["other"] >= 29
+    assert 3 <= judged["kept"] <= 6

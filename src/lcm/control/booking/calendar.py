@@ -108,6 +108,8 @@ class Calendar:
         self._owner_by_booking: dict[Ref[Any], str] = {}
         self._workers = KnownWorkers()
         self._worker_uids: dict[Ref[Any], str] = {}
+        self._rows: dict[PoolRef, PoolSnapshot] = {}
+        """Pools with what they are made of, until any of that changes."""
         self._seats: dict[PoolRef, _PoolSeats] = {}
         self._filled: dict[PoolRef, Sequence[str]] = {}
         """The workers that fill the seats of each pool."""
@@ -190,26 +192,34 @@ class Calendar:
 
     def pool(self, ref: PoolRef) -> PoolSnapshot | None:
         """Return a pool with its template and its workers; None while pool or template is not known."""
+        known = self._rows.get(ref) if not self._planned else None
+        if known is not None:
+            return known
         pool = self.get(ref)
         template = self.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
-        return snapshot_pool(pool, template, self._workers) if pool and template else None
+        row = snapshot_pool(pool, template, self._workers) if pool and template else None
+        if row is not None and not self._planned:
+            self._rows[ref] = row
+        return row
 
-    def pool_seat_of(self, worker_id: str) -> tuple[PoolSnapshot, int] | None:
+    def pool_seat_of(self, worker_id: str) -> tuple[LabWorkerPool, int] | None:
         """Return the pool and the number of the seat that a worker fills; None if it fills none."""
         ref, number = self._seat_by_worker.get(worker_id, (None, 0))
-        row = self.pool(ref) if ref is not None else None
-        return (row, number) if row is not None else None
+        pool = self.get(ref) if ref is not None else None
+        return (pool, number) if pool is not None else None
 
     def claims(self, ref: PoolRef) -> Iterable[tuple[int, HeldClaim]]:
         """Return the claims on a pool's seats."""
         return self._claims[ref].values() if ref in self._claims else ()
 
-    def claims_on_seat(self, row: PoolSnapshot, number: int) -> Iterable[HeldClaim]:
+    def claims_on_seat(self, ref: PoolRef, number: int) -> Iterable[HeldClaim]:
         """Return the claims on one seat of a pool."""
-        seats = self.seats(row)
-        if seats is not None and number <= len(seats):
-            return seats[number].held.values()
-        return (held for place, held in self.claims(ref_of(row.pool)) if place == number)
+        known = self._seats.get(ref)
+        if known is None or known.seats is None or number > len(known.seats):
+            return (held for place, held in self.claims(ref) if place == number)
+        for _ in known.filling:
+            pass
+        return known.seats[number].held.values()
 
     def seats(self, row: PoolSnapshot) -> Seats | None:
         """Return a pool's seats with their claims; None while the size of a seat is not known."""
@@ -256,9 +266,9 @@ class Calendar:
         """Return the rules by which a pool promises at a moment; `spent` is what its workers have cost this month."""
         spec, token = row.pool.spec, token_id(row.template.spec.worker.cml.license_token)
         total = self._licences.get(token)
-        others = [one for one in self._pools_with_token(token) if one.pool.metadata.uid != row.pool.metadata.uid]
         licences, sharing, price = None, tuple[Timeline, ...](), row.template.spec.price_per_hour_usd
         if total is not None:
+            others = [one for one in self._pools_with_token(token) if one.pool.metadata.uid != row.pool.metadata.uid]
             licences = total - self._count_unpooled(token) - sum(len(standing_seats(one)) for one in others)
             sharing = tuple(seats.opening for seats in map(self.seats, others) if seats is not None)
         return PromiseRules(
@@ -314,12 +324,15 @@ class Calendar:
             self._apply_session(seen.ref, resource if isinstance(resource, LabletSession) else None)
         if seen.ref.kind is LabWorkerPool:
             self._apply_pool(seen.ref, resource if isinstance(resource, LabWorkerPool) else None)
+        if seen.ref.kind is WorkerTemplate:
+            self._rows.clear()
         if seen.ref.kind in _MAKES_SEATS:
             self._mark_stale(seen)
         if seen.ref.kind is LabWorker:
             self._apply_worker(seen.ref, resource if isinstance(resource, LabWorker) else None)
 
     def _apply_pool(self, ref: PoolRef, pool: LabWorkerPool | None) -> None:
+        self._rows.pop(ref, None)
         for worker_id in self._filled.pop(ref, ()):
             if self._seat_by_worker.get(worker_id, (None, 0))[0] == ref:
                 del self._seat_by_worker[worker_id]
@@ -381,8 +394,12 @@ class Calendar:
         before, now = self._worker_uids.pop(ref, None), worker.metadata.uid if worker else None
         if before is not None and before != now:
             self._workers.remove(before)
+            self._rows.clear()  # other pools may go by what it told of its image
         if worker is not None and now is not None:
-            self._workers.put(worker)
+            if self._workers.put(worker):
+                self._rows.clear()
+            elif now in self._seat_by_worker:
+                self._rows.pop(self._seat_by_worker[now][0], None)
             self._worker_uids[ref] = now
 
 

@@ -256,7 +256,7 @@ async def _check_proposal(writer: Writer, promises: Promises, proposal: Proposal
 def _check_worker(promises: Promises, proposal: Proposal, worker: LabWorker, now: datetime) -> None:
     terms, seat = promises.calendar.terms, proposal.assignment.seat
     found = promises.calendar.pool_seat_of(worker.metadata.uid)
-    fills = (ref_of(found[0].pool), found[1]) if found else None
+    fills = (ref_of(found[0]), found[1]) if found else None
     if fills != ((proposal.pool, seat.number) if seat else None):
         problem = f"is planned worker {fills[1]} of pool {fills[0].name}" if fills else "is no planned worker"
         raise NoRoom(f"worker {worker.metadata.name} {problem}: decide again", why="seat")

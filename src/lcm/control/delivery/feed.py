@@ -234,7 +234,7 @@ class Feed:
                 self._publish(happened)
 
     def _publish(self, happened: CommitEvents) -> None:
-        for place, raw in enumerate(happened.events):
+        for place, raw in enumerate(happened.events if self._listeners or self._groups else ()):
             event = decode_event(raw)
             for listener in self._listeners:
                 listener.hear(event)

@@ -90,13 +90,14 @@ class AlertSnapshot:
 
 async def read_alerts(store: Store, key: str) -> AlertSnapshot:
     """Read the alerts of one object."""
-    entry = await store.get(key)
-    return decode_alerts(entry) if entry else AlertSnapshot(key, Alerts(), ABSENT)
+    return decode_alerts(key, await store.get(key))
 
 
-def decode_alerts(entry: Entry) -> AlertSnapshot:
-    """Decode the alerts that an entry holds."""
-    return AlertSnapshot(entry.key, CODEC.decode(entry.value, Alerts), entry.revision)
+def decode_alerts(key: str, entry: Entry | None) -> AlertSnapshot:
+    """Decode the alerts that a key holds; none, if it is not there."""
+    if entry is None:
+        return AlertSnapshot(key, Alerts(), ABSENT)
+    return AlertSnapshot(key, CODEC.decode(entry.value, Alerts), entry.revision)
 
 
 def make_alert(resource: Resource, complaint: AlertFinding, now: datetime) -> Alert:

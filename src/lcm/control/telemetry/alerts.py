@@ -67,7 +67,7 @@ async def sweep_alerts(store: Store, now: datetime) -> int:
     """Clear the alerts that nothing in the state of their object bears out any more; return how many there were."""
     swept, page = 0, await scan_all(store, ALERTS)
     for entry in page.entries:
-        kept, key = decode_alerts(entry), entry.key.removeprefix(ALERTS)
+        kept, key = decode_alerts(entry.key, entry), entry.key.removeprefix(ALERTS)
         kind = next((one for one in KINDS.values() if key.startswith(one.prefix)), None)
         found = await store.get(key) if kind else None
         resource = read_entry(found, kind.struct) if found and kind else None
@@ -101,5 +101,5 @@ def is_outdated(alert: Alert, resource: Resource | None) -> bool:
 async def list_alerts(store: Store) -> Sequence[Alert]:
     """List all alerts that are raised, oldest first."""
     page = await scan_all(store, ALERTS)
-    found = [one.alert for entry in page.entries for one in decode_alerts(entry).alerts.standing]
+    found = [one.alert for entry in page.entries for one in decode_alerts(entry.key, entry).alerts.standing]
     return sorted(found, key=lambda one: (one.since, one.kind, one.namespace, one.name, one.alert))

@@ -10,20 +10,19 @@ from typing import Final
 
 import msgspec
 
-from lcm.control.booking.guards import pool_guard_key, pools_revision, read_guards, sessions_on
+from lcm.control.booking.guards import pool_guard_key, read_guards, sessions_on
 from lcm.control.booking.promise import Promises
 from lcm.control.delivery.events import idle_warning_event
-from lcm.control.objects.records import find_record
+from lcm.control.objects.records import POOLS_CHANGED, SETTINGS_KEY, decode_settings, telemetry_key
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
-from lcm.control.plane.protocol import Ref, WorkerRef, ref_of
-from lcm.control.telemetry.reports import newest_telemetry
-from lcm.model.kinds.rules import SETTINGS_NAME
+from lcm.control.plane.protocol import WorkerRef, ref_of
+from lcm.control.telemetry.reports import decode_telemetry
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import IdleVerdict, LabWorker
 from lcm.model.telemetry.idle import SeatUse, is_first_warning, is_significant, judge_worker
 from lcm.placement.claims import boot_lead
 from lcm.placement.seats import KEEP_THROUGH_GAP
-from lcm.store.base import CheckRevision, Op, Store
+from lcm.store.base import ABSENT, CheckRevision, Op, Store
 
 _STALE_POLLS: Final = 3
 _MIN_STALE_POLLS: Final = 2
@@ -93,12 +92,14 @@ async def detect_idle(
     async def attempt() -> IdleVerdict:
         record = await writer.require(ref)
         worker, now = record.resource, writer.clock.now()
-        found = await find_record(writer.store, Ref(SystemSettings, SETTINGS_NAME))
-        by = usual.with_system_settings(found.resource if found else None)
-        seat, unchanged = await _read_seat_use(writer.store, promises, worker, by.horizon)
+        pools, measured = POOLS_CHANGED + worker.metadata.namespace, telemetry_key(worker)
+        settings, changed, telemetry = await writer.store.get_all(SETTINGS_KEY, pools, measured)
+        by = usual.with_system_settings(decode_settings(settings))
+        pools_at = changed.revision if changed else ABSENT
+        seat, unchanged = await _read_seat_use(writer.store, promises, worker, by.horizon, pools_at)
         verdict = judge_worker(
             worker,
-            await newest_telemetry(writer, worker),
+            decode_telemetry(telemetry),
             await sessions_on(writer.store, worker.metadata.uid),
             now,
             horizon=by.horizon,
@@ -118,23 +119,26 @@ async def detect_idle(
 
 
 async def _read_seat_use(
-    store: Store, promises: Promises | None, worker: LabWorker, horizon: timedelta
+    store: Store, promises: Promises | None, worker: LabWorker, horizon: timedelta, pools_at: int
 ) -> tuple[SeatUse | None, Sequence[Op]]:
-    """Return what the worker's seat is needed for, and checks that fail if it was claimed since."""
+    """Return what the worker's seat is needed for, and checks that fail if it was claimed since.
+
+    `pools_at` is the revision that a reader must know to know the pools.
+    """
     if promises is None:
         return None, ()
     calendar = promises.calendar
     await calendar.ready()
-    await calendar.wait_for_revision(await pools_revision(store, worker.metadata.namespace))
+    await calendar.wait_for_revision(pools_at)
     found = calendar.pool_seat_of(worker.metadata.uid)
     if found is None:
         return None, ()
-    row, number = found
-    ref = ref_of(row.pool)
+    pool, number = found
+    ref = ref_of(pool)
     guards = await read_guards(store, pool_guard_key(ref))
     await calendar.wait_for_revision(guards.revision)
-    claims = [held.claim for held in calendar.claims_on_seat(row, number)]
+    claims = [held.claim for held in calendar.claims_on_seat(ref, number)]
     # The pool keeps a worker running through a gap of this length between two claims.
-    soon = max(horizon, boot_lead(row.pool, calendar.terms) + KEEP_THROUGH_GAP)
-    use = SeatUse(row.pool.metadata.name, number, row.pool.spec.min_workers >= number, claims, soon)
+    soon = max(horizon, boot_lead(pool, calendar.terms) + KEEP_THROUGH_GAP)
+    use = SeatUse(pool.metadata.name, number, pool.spec.min_workers >= number, claims, soon)
     return use, [CheckRevision(key, revision) for key, revision in guards.seen]

@@ -20,6 +20,7 @@ from lcm.control.objects.records import (
     Record,
     encode_checked,
     find_record,
+    find_settings,
     observations_key,
     observations_prefix,
     with_revision,
@@ -32,9 +33,7 @@ from lcm.model.base.errors import Fault, Forbidden, IllegalStep, Invalid
 from lcm.model.base.event import Event
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionPhase, clear_timed_out_request
-from lcm.model.kinds.settings import SystemSettings
 from lcm.model.telemetry.learning import (
     SAMPLES_KEPT,
     ObservationReport,
@@ -114,8 +113,7 @@ async def read_samples(store: Store, definition: LabletDefinition) -> StoredSamp
 
 async def read_review(store: Store, usual: ReviewPolicy) -> ReviewPolicy:
     """Return the review criteria: those of the process, with the SystemSettings object's over them."""
-    found = await find_record(store, Ref(SystemSettings, SETTINGS_NAME))
-    return usual.with_settings(found.resource if found else None)
+    return usual.with_settings(await find_settings(store))
 
 
 async def observation_report(writer: Writer, ref: Ref[LabletDefinition]) -> ObservationReport:

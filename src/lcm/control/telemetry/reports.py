@@ -14,22 +14,21 @@ import msgspec
 from lcm.control.delivery.events import labs_event, metrics_event, metrics_of
 from lcm.control.objects.records import (
     CODEC,
+    SETTINGS_KEY,
     TELEMETRY,
     alerts_key,
+    decode_settings,
     encode_checked,
-    find_record,
     history_prefix,
     telemetry_key,
 )
 from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.bodies import Sample
-from lcm.control.plane.protocol import Ref, WorkerRef
-from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, make_alert, read_alerts
+from lcm.control.plane.protocol import WorkerRef
+from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, decode_alerts, make_alert
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.event import WorkerMetrics
 from lcm.model.base.resource import Part
-from lcm.model.kinds.rules import SETTINGS_NAME
-from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.model.telemetry.measurement import (
@@ -44,7 +43,8 @@ from lcm.model.telemetry.measurement import (
     with_figures,
     with_sources,
 )
-from lcm.store.base import ABSENT, CheckRevision, Delete, Op, Put, Store, scan_all
+from lcm.store.base import ABSENT, CheckRevision, Delete, Entry, Op, Put, Store, scan_all
+from lcm.store.codec import decode_known
 from lcm.system.tasks import TimeSlice
 
 CLEAR_AFTER: Final = timedelta(minutes=5)
@@ -163,20 +163,38 @@ class HourOfSamples(Part):
     samples: tuple[Sample, ...] = ()
 
 
-async def sample_ops(store: Store, worker: LabWorker, sample: Sample) -> Sequence[Op]:
-    """Return the operations that store one more sample; samples that are too old go when a new hour begins."""
-    prefix = history_prefix(worker)
-    key = f"{prefix}{_hour_key(sample.at)}"
-    entry = await store.get(key)
-    hour = CODEC.decode(entry.value, HourOfSamples) if entry else HourOfSamples()
-    # Of each minute only the last sample is kept.
-    others = (one for one in hour.samples if _minute_of(one.at) != _minute_of(sample.at))
-    put = Put(key, encode_checked(HourOfSamples(samples=(*others, sample))), at=entry.revision if entry else ABSENT)
+class RawHour(Part):
+    """The same as it is written: what is already there is copied as it is."""
+
+    samples: tuple[msgspec.Raw, ...] = ()
+
+
+def history_key(worker: LabWorker, at: datetime) -> str:
+    """Return the key of the samples of an hour."""
+    return f"{history_prefix(worker)}{_hour_key(at)}"
+
+
+async def sample_ops(store: Store, worker: LabWorker, sample: Sample, entry: Entry | None) -> Sequence[Op]:
+    """Return the operations that store one more sample; samples that are too old go when a new hour begins.
+
+    `entry` has the samples of its hour.
+    """
+    key = history_key(worker, sample.at)
+    others = _earlier_samples(entry, sample) if entry else ()
+    fresh = msgspec.Raw(encode_checked(sample).partition(b"\n")[2])
+    put = Put(key, CODEC.encode(RawHour(samples=(*others, fresh))), at=entry.revision if entry else ABSENT)
     if entry is not None:
         return (put,)
-    page = await scan_all(store, prefix)
-    oldest = f"{prefix}{_hour_key(sample.at - HISTORY_KEPT)}"
+    page = await scan_all(store, history_prefix(worker))
+    oldest = history_key(worker, sample.at - HISTORY_KEPT)
     return (put, *(Delete(one.key) for one in page.entries if one.key < oldest))
+
+
+def _earlier_samples(entry: Entry, sample: Sample) -> Sequence[msgspec.Raw]:
+    """Return the samples of an hour that stay when another comes: of each minute only the last one is kept."""
+    known = CODEC.decode(entry.value, RawHour).samples
+    last = decode_known(known[-1], Sample) if known else None
+    return known[:-1] if last is not None and _minute_of(last.at) == _minute_of(sample.at) else known
 
 
 async def read_history(writer: Writer, ref: WorkerRef, since: datetime) -> Sequence[Sample]:
@@ -216,19 +234,19 @@ async def record_telemetry(
     async def attempt() -> WorkerTelemetry:
         record = await writer.require(ref)
         worker, store = record.resource, writer.store
-        entry = await store.get(key := telemetry_key(worker))
-        kept = CODEC.decode(entry.value, WorkerTelemetry) if entry else None
+        key, hour = telemetry_key(worker), history_key(worker, telemetry.collected_at)
+        entry, alert_entry, settings, samples = await store.get_all(key, alerts_key(worker), SETTINGS_KEY, hour)
+        kept = decode_telemetry(entry)
         if kept and kept.collected_at >= telemetry.collected_at:
             return kept
         fresh = only_newer(with_sources(telemetry), kept)
         newest = merge_telemetry(fresh, kept)
-        alerts = await read_alerts(store, alerts_key(worker))
-        system = await find_record(store, Ref(SystemSettings, SETTINGS_NAME))
-        thresholds = usual.with_settings(system.resource if system else None)
+        alerts = decode_alerts(alerts_key(worker), alert_entry)
+        thresholds = usual.with_settings(decode_settings(settings))
         after = check_limits(worker, fresh, alerts.alerts, thresholds)
         ops = [
             Put(key, encode_checked(newest), at=entry.revision if entry else ABSENT),
-            *await sample_ops(store, worker, sample_of(fresh)),
+            *await sample_ops(store, worker, sample_of(fresh), samples),
             *alerts.replace_ops(after),
             CheckRevision(record.key, record.revision),
         ]
@@ -248,7 +266,11 @@ async def read_telemetry(writer: Writer, ref: WorkerRef) -> WorkerTelemetry | No
 
 async def newest_telemetry(writer: Writer, worker: LabWorker) -> WorkerTelemetry | None:
     """Read the newest measurements of a worker that was already read; None means never measured."""
-    entry = await writer.store.get(telemetry_key(worker))
+    return decode_telemetry(await writer.store.get(telemetry_key(worker)))
+
+
+def decode_telemetry(entry: Entry | None) -> WorkerTelemetry | None:
+    """Decode the newest measurements of a worker; None means never measured."""
     return CODEC.decode(entry.value, WorkerTelemetry) if entry else None
 
 

@@ -7,11 +7,12 @@ if no process lives for an hour.
 """
 
 import asyncio
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, Self
 
 import structlog
 
@@ -20,6 +21,7 @@ from lcm.control.delivery import sinks
 from lcm.control.delivery.events import archived_event
 from lcm.control.objects import deletion, requests, uploads
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
+from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import (
     CODEC,
     DELETED_SESSIONS,
@@ -32,6 +34,7 @@ from lcm.control.objects.records import (
     with_revision,
 )
 from lcm.control.objects.writer import commit_ops
+from lcm.control.plane.protocol import ObjectChange
 from lcm.control.telemetry import alerts
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, StoreFull, TooLarge
@@ -51,18 +54,6 @@ _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _PAGE_SIZE: Final = 200
 
 
-class SessionEnd(NamedTuple):
-    """When a session ended, according to one state of it."""
-
-    state: int
-    """A hash of the state's bytes: a restored store may use a revision again."""
-    at: datetime
-
-
-SessionEnds = dict[str, SessionEnd]
-"""The ends of sessions by key."""
-
-
 def ended_at(session: LabletSession) -> datetime | None:
     """Return when a session ended; None while it lives, or when it is to be deleted with its end."""
     status = session.status
@@ -75,47 +66,68 @@ def ended_at(session: LabletSession) -> datetime | None:
     return status.history[-1].at
 
 
-async def archive_ended(store: Store, now: datetime, before: datetime, ends: SessionEnds | None = None) -> int:
+class EndedSessions:
+    """The sessions among the live ones that have ended, by their keys, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, datetime] = {}
+        self._order: list[tuple[datetime, str]] = []
+
+    @classmethod
+    def follow(cls, cache: Cache) -> Self:
+        """Follow a cache of sessions from its first list on: what has ended is known without another look at all."""
+        made = cls()
+        cache.subscribe(made._on_change)
+        return made
+
+    @classmethod
+    async def scan(cls, store: Store) -> Self:
+        """Find them in a store."""
+        made, page = cls(), await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE)
+        while True:
+            for entry in page.entries:
+                # Searching the bytes for a final phase is much faster than decoding every session.
+                if any(phase in entry.value for phase in _FINAL_PHASE_BYTES):
+                    made._record(entry.key, ended_at(_read_session(entry).resource))
+            if page.next is None:
+                return made
+            page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE, cursor=page.next)
+
+    def find_due(self, before: datetime) -> Sequence[str]:
+        """Return those to move: every cache holds the ones that stay, so their number is limited."""
+        over = max(bisect_left(self._order, (before, "")), len(self._order) - MOST_ENDED)
+        return [key for _, key in self._order[: max(over, 0)]]
+
+    def is_ended(self, record: Record[LabletSession]) -> bool:
+        """Return whether a session ended when it is known to have ended."""
+        return ended_at(record.resource) == self._ends.get(record.key, _NEVER)
+
+    def _on_change(self, seen: ObjectChange) -> None:
+        if seen.ref.kind is LabletSession:
+            self._record(seen.ref.key, ended_at(seen.resource) if isinstance(seen.resource, LabletSession) else None)
+
+    def _record(self, key: str, ended: datetime | None) -> None:
+        known = self._ends.pop(key, None)
+        if known is not None:
+            del self._order[bisect_left(self._order, (known, key))]
+        if ended is not None:
+            self._ends[key] = ended
+            insort(self._order, (ended, key))
+
+
+async def archive_ended(store: Store, now: datetime, before: datetime, ended: EndedSessions | None = None) -> int:
     """Move the sessions that ended before a moment into the archive, and all but those that ended last.
 
-    Return how many were moved. May be repeated. A caller that repeats it passes the same `ends` each time, so that each
-    state of a session is decoded once.
+    Return how many were moved. May be repeated. Without `ended` all sessions are looked at.
     """
-    moved, seen = 0, SessionEnds()
-    page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE)
-    while True:
-        seen.update((entry.key, _read_end(entry, ends or {})) for entry in page.entries)
-        if page.next is None:
-            break
-        page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE, cursor=page.next)
-    due = _find_due(seen, before)
+    ended = ended or await EndedSessions.scan(store)
+    due, moved = ended.find_due(before), 0
     for first in range(0, len(due), _BATCH_SIZE):
         found = [await store.get(key) for key in due[first : first + _BATCH_SIZE]]
         # One that is no longer as it was seen is looked at the next time.
-        same = [_read_session(one) for one in found if one is not None and hash(one.value) == seen[one.key].state]
+        same = [one for one in map(_read_session, filter(None, found)) if ended.is_ended(one)]
         moved += await _archive_batch(store, same, now) if same else 0
-    if ends is not None:
-        ends.clear()
-        ends.update(seen)
     return moved
-
-
-def _find_due(seen: SessionEnds, before: datetime) -> Sequence[str]:
-    """Return the keys of the sessions to move: every cache holds those that stay, so their number is limited."""
-    ended = sorted((end.at, key) for key, end in seen.items() if end.at != _NEVER)
-    many = len(ended) - MOST_ENDED
-    return [key for place, (at, key) in enumerate(ended) if at < before or place < many]
-
-
-def _read_end(entry: Entry, ends: SessionEnds) -> SessionEnd:
-    end, state = ends.get(entry.key), hash(entry.value)
-    if end is not None and end.state == state:
-        return end
-    # Searching the bytes for a final phase is much faster than decoding every session.
-    ended = (
-        ended_at(_read_session(entry).resource) if any(phase in entry.value for phase in _FINAL_PHASE_BYTES) else None
-    )
-    return SessionEnd(state, ended or _NEVER)
 
 
 def _read_session(entry: Entry) -> Record[LabletSession]:
@@ -205,26 +217,30 @@ class Housekeeping:
         *,
         clock: Clock,
         every: timedelta = INTERVAL,
+        archive_every: timedelta = ARCHIVE_INTERVAL,
         history: timedelta = HISTORY_RETENTION,
         audit_kept: timedelta = audit.AUDIT_KEPT,
         linger: timedelta = ARCHIVE_AFTER,
         archived: timedelta = ARCHIVE_RETENTION,
         artifacts: Artifacts | None = None,
+        cache: Cache | None = None,
     ) -> None:
+        """Keep a store; `cache` is one of its sessions that is not run yet, without which all are read each time."""
         self._store = store
         self._clock = clock
         self._every = every
+        self._archive_every = archive_every
         self._history = history
         self._audit_kept = audit_kept
         self._linger = linger
         self._archived = archived
-        self._ends = SessionEnds()
+        self._ended = EndedSessions.follow(cache) if cache else None
         self._artifacts = artifacts
         self._uploads_swept_at: datetime | None = None
 
     async def run(self) -> None:
         """Tidy up periodically, and archive more often, until cancelled."""
-        turns = max(self._every // ARCHIVE_INTERVAL, 1)
+        turns = max(self._every // self._archive_every, 1)
         for turn in count():
             try:
                 await (self.tidy() if turn % turns == 0 else self.archive())
@@ -235,7 +251,7 @@ class Housekeeping:
     async def archive(self) -> int:
         """Move sessions that ended to the archive, and return how many."""
         now = self._clock.now()
-        return await archive_ended(self._store, now, now - self._linger, self._ends)
+        return await archive_ended(self._store, now, now - self._linger, self._ended)
 
     async def tidy(self) -> None:
         """Delete once what is old enough."""

@@ -32,7 +32,7 @@ from lcm.controllers.pool.report import (
 from lcm.controllers.pool.view import PoolView, is_over
 from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.lifecycle import RaisedAlerts
-from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, requeue_at
+from lcm.controllers.runtime.reconcile import DONE, RESYNC, Requeue, Runtime, requeue_at
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.model.base.clock import Clock
 from lcm.model.base.resource import Truth
@@ -57,26 +57,45 @@ MIN_INTERVAL: Final = timedelta(seconds=1)
 FIGURES_INTERVAL: Final = timedelta(seconds=15)
 """How often figures alone are written: every write of a pool makes bookings in progress on it decide again."""
 REFUSED_RETRY: Final = timedelta(minutes=1)
+LOOK_AGAIN: Final = timedelta(minutes=5)
+"""After this time a pool is looked at although nothing changed and nothing is due, unless all are looked at seldom."""
 _FAILING: Final = frozenset({PoolPhase.INITIALIZING, PoolPhase.FAILED})
 _FIGURE_FIELDS: Final = ("summary", "workers_by_phase", "conditions")
 _log: Final = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _PastLook:
+    """What a look at a pool was based on, and when another one is due even if all of that stays as it is."""
+
+    seen: object
+    due: datetime
 
 
 class PoolReconciler:
     """Ensures that each seat has a worker when it needs one, and none when it does not."""
 
     def __init__(
-        self, plane: Plane, cache: Cache, book: PoolIndex, *, clock: Clock, terms: Callable[[], Terms]
+        self,
+        plane: Plane,
+        cache: Cache,
+        book: PoolIndex,
+        *,
+        clock: Clock,
+        terms: Callable[[], Terms],
+        resync: Callable[[], timedelta] = lambda: RESYNC,
     ) -> None:
         self._plane = plane
         self._cache = cache
         self._index = book
         self._clock = clock
         self._terms = terms
+        self._resync = resync
         self._effects = PoolEffects(plane, cache)
         self._seat_optimizer = SeatOptimizer(plane)
         self._timelines: defaultdict[PoolRef, SeatTimelines] = defaultdict(SeatTimelines)
         self._looked_at: dict[PoolRef, datetime] = {}
+        self._past_looks: dict[PoolRef, _PastLook] = {}
         self._reported_at: dict[PoolRef, datetime] = {}
         self._alerts = RaisedAlerts(plane, LabWorkerPool, ALERT_NAMES, stuck=POOL_STUCK)
 
@@ -84,7 +103,7 @@ class PoolReconciler:
         """Look at a pool, decide, act, report, and return when to look again."""
         pool = self._cache.get(ref)
         if pool is None or pool.status.phase in POOL_MACHINE.final:
-            for kept in (self._looked_at, self._reported_at, self._timelines):
+            for kept in (self._looked_at, self._past_looks, self._reported_at, self._timelines):
                 kept.pop(ref, None)
             self._alerts.forget(ref)
             self._index.forget(ref)
@@ -108,17 +127,31 @@ class PoolReconciler:
         template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, pool.metadata.namespace))
         if template is None:
             return await self._report_missing_template(pool)
-        view, timelines, time_slice = self._view(pool, template), self._timelines[ref_of(pool)], TimeSlice()
+        ref, view = ref_of(pool), self._view(pool, template)
+        known, seen = self._past_looks.pop(ref, None), _inputs_of(view)
+        if known is not None and known.seen == seen and view.now < known.due:
+            self._past_looks[ref] = known
+            return requeue_at(known.due, view.now)
+        due = await self._look_closely(view)
+        if due is None:
+            return requeue_at(view.now + MIN_INTERVAL, view.now)
+        self._past_looks[ref] = _PastLook(seen, due)
+        return requeue_at(due, self._clock.now())
+
+    async def _look_closely(self, view: PoolView) -> datetime | None:
+        """Decide, act and report. Return when another look is due if nothing changes; None: very soon."""
+        pool = view.pool
+        timelines, time_slice = self._timelines[ref_of(pool)], TimeSlice()
         for _ in timelines.update(view):
             await time_slice.yield_if_over()
         made = plan(view, timelines.seats)
         if await self._seat_optimizer.improve(view, made, view.claims.version):
-            return requeue_at(view.now + MIN_INTERVAL, view.now)  # by then the cache has the moves
+            return None  # by then the cache has the moves
         done = await self._effects.apply(view, made)
         self._alerts.end_bug(ref_of(pool))
         await self._alerts.sync(pool, find_alerts(view, done.trouble))
-        await self._report(view, made, done)
-        return self._next_look(view, made, done)
+        figures_at = await self._report(view, made, done)
+        return min(self._next_look(view, made, done), figures_at or self._last_look(view))
 
     def _view(self, pool: LabWorkerPool, template: WorkerTemplate) -> PoolView:
         ours = self._index.workers_of(pool)
@@ -153,20 +186,22 @@ class PoolReconciler:
         self._cache.accept(await self._plane.step(pool, status))
         return DONE
 
-    async def _report(self, view: PoolView, made: PoolPlan, done: AppliedPlan) -> None:
+    async def _report(self, view: PoolView, made: PoolPlan, done: AppliedPlan) -> datetime | None:
+        """Write what changed. Return when figures are to be written that were put off; None if there are none."""
         next_ = next_phase(view, made)
         status = self._status(view, made, done, next_)
         if status == view.status:
-            return
+            return None
         ref, moved = ref_of(view.pool), next_.phase is not view.status.phase
         if not moved and self._is_figures_only(ref, view, status):
-            return
+            return self._reported_at[ref] + FIGURES_INTERVAL
         stepped = await self._plane.step(view.pool, status, reason=next_.reason)
         self._reported_at[ref] = view.now
         if next_.phase not in POOL_MACHINE.final:  # a pool in a final phase no longer exists
             self._cache.accept(stepped)
         if moved:
             _log.info("pool stepped", pool=str(ref), phase=str(next_.phase), reason=next_.reason)
+        return None
 
     def _status(self, view: PoolView, made: PoolPlan, done: AppliedPlan, next_: PoolPhaseChange) -> LabWorkerPoolStatus:
         pool, workers = view.pool, _workers_after(view, done)
@@ -198,7 +233,7 @@ class PoolReconciler:
         recent = last is not None and view.now < last + FIGURES_INTERVAL
         return recent and msgspec.structs.replace(status, **before) == view.status
 
-    def _next_look(self, view: PoolView, made: PoolPlan, done: AppliedPlan) -> Requeue:
+    def _next_look(self, view: PoolView, made: PoolPlan, done: AppliedPlan) -> datetime:
         due = POOL_MACHINE.deadline(view.status.phase, view.status)
         moments = [
             made.changes_at,
@@ -209,8 +244,19 @@ class PoolReconciler:
             view.now + REFUSED_RETRY if done.trouble else None,
             view.now + MIN_INTERVAL if made.let_go or len(made.launch) > LAUNCH_BATCH else None,
         ]
-        ahead = [one for one in moments if one is not None and one > view.now]
-        return requeue_at(min(ahead), self._clock.now()) if ahead else DONE
+        return min((one for one in moments if one is not None and one > view.now), default=self._last_look(view))
+
+    def _last_look(self, view: PoolView) -> datetime:
+        return view.now + max(LOOK_AGAIN, self._resync())
+
+
+def _inputs_of(view: PoolView) -> object:
+    """Return what tells whether anything that decisions about a pool are based on has changed, but for the time."""
+    return (
+        (view.pool.metadata.resource_version, view.template.metadata.resource_version, view.claims.version, view.terms),
+        [(one.metadata.uid, one.metadata.resource_version) for one in (*view.workers, *view.strangers)],
+        (view.sessions, view.mixed),
+    )
 
 
 def _workers_after(view: PoolView, done: AppliedPlan) -> Sequence[LabWorker]:
@@ -239,15 +285,19 @@ class PoolController(ElectedController):
     kinds = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reservation, SystemSettings)
 
     async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        def resync() -> timedelta:
+            return timedelta(seconds=settings().worker_controller_reconcile_interval)
+
         book = await PoolIndex.follow(cache)
-        follower = PoolReconciler(plane, cache, book, clock=self.clock, terms=settings.terms)
+        follower = PoolReconciler(plane, cache, book, clock=self.clock, terms=settings.terms, resync=resync)
         runtime = Runtime(
             LEASE,
             follower.reconcile,
             cache,
             LabWorkerPool,
+            clock=self.clock,
             chance=self.chance,
-            resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
+            resync=resync,
             report_bug=follower.report_bug,
         )
         book.subscribe(runtime.enqueue)

@@ -149,8 +149,8 @@ def measure_boots(view: PoolView) -> tuple[tuple[int, ...], datetime | None]:
     fresh = sorted(
         boot
         for worker in view.workers
-        for boot in find_boots(worker)
-        if (before is None or boot.ready_at > before) and boot.ready_at <= view.now - SETTLE_TIME
+        for boot in find_boots(worker, after=before)
+        if boot.ready_at <= view.now - SETTLE_TIME
     )
     if not fresh:
         return view.status.boot_seconds, before
@@ -159,27 +159,29 @@ def measure_boots(view: PoolView) -> tuple[tuple[int, ...], datetime | None]:
 
 def next_boot_count_at(view: PoolView) -> datetime | None:
     """Return when the next boot is old enough to be counted; None if there is none."""
-    young = [
-        boot.ready_at for one in view.workers for boot in find_boots(one) if boot.ready_at > view.now - SETTLE_TIME
-    ]
+    young = [boot.ready_at for one in view.workers for boot in find_boots(one, after=view.now - SETTLE_TIME)]
     return min(young) + SETTLE_TIME if young else None
 
 
-def find_boots(worker: LabWorker) -> Iterator[MeasuredBoot]:
-    """Find in a worker's history how long its machine took from the request until it served.
+def find_boots(worker: LabWorker, *, after: datetime | None = None) -> Iterator[MeasuredBoot]:
+    """Find in a worker's history how long its machine took from the request until it served after a moment.
 
     A boot that failed on the way is skipped: it does not show how long a boot takes.
     """
+    history = worker.status.history
+    if after is not None and history and history[-1].at <= after:
+        return
     ready = _READY if worker.spec.cml.license_token else _READY | {_P.READY_UNLICENSED}
     began: datetime | None = None
     before = ""
-    for line in worker.status.history:
+    for line in history:
         if before in _DOWN and line.phase in _STARTING:  # an adopted worker was running already
             began = line.at
         if line.phase == _P.FAILED or line.phase in _DOWN:
             began = None
         elif line.phase in ready and began is not None:
-            yield MeasuredBoot(line.at, int((line.at - began).total_seconds()))
+            if after is None or line.at > after:
+                yield MeasuredBoot(line.at, int((line.at - began).total_seconds()))
             began = None
         before = line.phase
 

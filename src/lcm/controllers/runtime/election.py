@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, NotRequired, TypedDict
+from typing import Any, ClassVar, Final, NoReturn, NotRequired, TypedDict
 
 import structlog
 
@@ -163,15 +163,14 @@ class Election:
 
     async def _keep(self, term: "_LeaderTerm", line: LeaseLine) -> None:
         """Keep a term until it is lost; raises Deposed then. Nothing of the leader's loop may be touched here."""
-        await run_until_first_ends(self._renew(term, line), self._watch_lease(term, line))
+        await run_until_first_ends(self._renew(term, line), self._watch_lease(term, line), term.expire())
 
     async def _renew(self, term: "_LeaderTerm", line: LeaseLine) -> None:
         while True:
             await asyncio.sleep(term.seconds_until_renewal())
             asked_at = self._stopwatch.seconds()
-            with suppress(Later, Stuck, TimeoutError):  # while the term lasts, another attempt may succeed
-                async with asyncio.timeout(term.seconds_left()):
-                    await line.renew(term.lease)
+            with suppress(Later, Stuck):  # while the term lasts, another attempt may succeed
+                await line.renew(term.lease)
                 term.extend(asked_at)
             term.check()
 
@@ -216,6 +215,12 @@ class _LeaderTerm:
     def is_valid(self) -> bool:
         """Return whether an effect may be started now."""
         return self.seconds_left() > 0
+
+    async def expire(self) -> NoReturn:
+        """Wait until the term is over, whatever hangs meanwhile, and raise Deposed."""
+        while True:
+            await asyncio.sleep(max(self.seconds_left(), 0.0))
+            self.check()
 
     def check(self) -> None:
         """Raise Deposed unless an effect may be started now."""

@@ -12,8 +12,8 @@ of the leader's term.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -32,6 +32,7 @@ HOST_SECONDS: Final = 10.0
 
 After the first question without an answer, a look asks that host nothing more.
 """
+_NOT_PUT_OFF: Final = (0, datetime.min.replace(tzinfo=UTC))
 _log: Final = structlog.get_logger()
 
 T = TypeVar("T")
@@ -59,21 +60,25 @@ async def ask(answer: Awaitable[T]) -> T | Unknown:
     """Await an answer; return Unknown when there is none, or when only a person can change it."""
     try:
         return await answer
-    except NotReady as error:
-        return Unknown(str(error), answered=True)
-    except Later as error:
-        return Unknown(str(error))
-    except Stuck as error:
-        return Unknown(str(error), answered=True, reason=error.reason)
+    except (Later, Stuck) as error:
+        return _as_unknown(error)
 
 
 async def ask_host(answer: Awaitable[T]) -> T | Unknown:
     """Await a host's answer for at most HOST_SECONDS; return Unknown after that."""
     try:
         async with asyncio.timeout(HOST_SECONDS):
-            return await ask(answer)
+            return await answer
     except TimeoutError:
         return Unknown(f"no answer within {HOST_SECONDS:g} s")
+    except (Later, Stuck) as error:
+        return _as_unknown(error)
+
+
+def _as_unknown(error: Later | Stuck) -> Unknown:
+    if isinstance(error, Stuck):
+        return Unknown(str(error), answered=True, reason=error.reason)
+    return Unknown(str(error), answered=isinstance(error, NotReady))
 
 
 class Polling(Protocol):
@@ -95,7 +100,7 @@ class LifeView(msgspec.Struct, Generic[R, S], frozen=True):
     @property
     def status(self) -> S:
         """The object's status as it was before this look."""
-        return cast("S", self.resource.status)
+        return self.resource.status  # type: ignore[return-value]  # of the resource's own type; read too often to cast
 
     @property
     def is_deleted(self) -> bool:
@@ -130,10 +135,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Report(Generic[S]):
-    """A new status. With a new phase it is a step, and `reason` is its entry in the history."""
+    """A new status. With a new phase it is a step, and `reason` is its entry in the history.
+
+    What is written calls for another look at once, or, if `until` is given, for none before then.
+    """
 
     status: S
     reason: str = ""
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +283,8 @@ class Life(Generic[R, V, S, E]):
     """Adds to a decision what follows from every status that is written."""
     is_concern: Callable[[R], bool] = lambda _: True
     """Tells whether anything can be decided about an object in its phase."""
+    rest: Callable[[V], object] = lambda _: None
+    """Called when there is nothing to do with an object for a while."""
 
 
 class Lifecycle(Generic[R, V, S, E]):
@@ -287,6 +298,8 @@ class Lifecycle(Generic[R, V, S, E]):
         self._clock = clock
         self._life = life
         self._alerts = alerts
+        self._put_off: dict[Ref[R], tuple[int, datetime]] = {}
+        """The objects that need no look before a moment unless they change again: the version, and the moment."""
 
     async def load_alerts(self) -> None:
         """Read the alerts that were raised before this term."""
@@ -297,10 +310,15 @@ class Lifecycle(Generic[R, V, S, E]):
         resource = self._cache.get(ref)
         if resource is None:
             self._alerts.forget(ref)
+            self._put_off.pop(ref, None)
             return DONE
         if not self._life.is_concern(resource):
             await self._alerts.settle(resource)
             return DONE
+        version, until = self._put_off.pop(ref, _NOT_PUT_OFF)
+        if version == resource.metadata.resource_version and self._clock.now() < until:
+            self._put_off[ref] = (version, until)
+            return requeue_at(until, self._clock.now())
         view = await self._life.look(resource)
         await self._alerts.sync(resource, self._life.find_alerts(view), self._life.unchanged_alerts(view))
         decision = self._life.decide(view)
@@ -311,6 +329,7 @@ class Lifecycle(Generic[R, V, S, E]):
             await self._write(view, decision)
             again = Requeue(view.rules.poll)
         else:
+            self._life.rest(view)
             again = DONE if decision.until is None else requeue_at(decision.until, self._clock.now())
         self._alerts.end_bug(ref)
         return again
@@ -332,4 +351,7 @@ class Lifecycle(Generic[R, V, S, E]):
 
     async def _write(self, view: V, report: Report[S]) -> None:
         """Write a status at exactly the revision that was looked at."""
-        self._cache.accept(await self._plane.step(view.resource, report.status, reason=report.reason))
+        written = await self._plane.step(view.resource, report.status, reason=report.reason)
+        if report.until is not None:
+            self._put_off[ref_of(written)] = (written.metadata.resource_version, report.until)
+        self._cache.accept(written)

@@ -18,10 +18,12 @@ comes again afterwards, and is never worked on twice at the same time.
 """
 
 import asyncio
+import heapq
 import math
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -29,6 +31,7 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, R, Ref, ref_of
+from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
 from lcm.model.kinds.registry import Resource
 from lcm.system.tasks import TimeSlice, run_until_first_ends
@@ -102,6 +105,31 @@ def _loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
+class Rests(Generic[K]):
+    """Until when keys rest, by the moment: those that are not due soon cost nothing."""
+
+    def __init__(self) -> None:
+        self._order: list[tuple[datetime, int, K]] = []
+        self._due: dict[K, datetime] = {}
+        self._numbers = count()
+
+    def add(self, key: K, due: datetime) -> None:
+        """Set until when a key rests; it replaces what was set before."""
+        if self._due.get(key) != due:
+            self._due[key] = due
+            heapq.heappush(self._order, (due, next(self._numbers), key))
+
+    def take(self, until: datetime) -> Sequence[K]:
+        """Remove the keys that are due until a moment, and return them, the first first."""
+        taken = []
+        while self._order and self._order[0][0] <= until:
+            due, _, key = heapq.heappop(self._order)
+            if self._due.get(key) == due:
+                del self._due[key]
+                taken.append(key)
+        return taken
+
+
 CONCURRENCY: Final = 16
 RESYNC: Final = timedelta(seconds=30)
 CONFLICT_BACKOFF: Final = timedelta(seconds=0.1)
@@ -115,6 +143,8 @@ _MAX_TIMER: Final = timedelta(hours=1)
 
 What rests for longer has none until it is due within that time.
 """
+_LOOKS_AT_ONCE: Final = 100
+"""So many objects take less time together than a turn of the loop may."""
 _log: Final = structlog.get_logger()
 
 
@@ -151,6 +181,7 @@ class Runtime(Generic[R]):
         cache: Cache,
         kind: type[R],
         *,
+        clock: Clock,
         chance: Callable[[], float],
         concurrency: int = CONCURRENCY,
         resync: Callable[[], timedelta] = lambda: RESYNC,
@@ -167,12 +198,14 @@ class Runtime(Generic[R]):
         self._reconcile = reconcile
         self._cache = cache
         self._kind = kind
+        self._clock = clock
         self._chance = chance
         self._concurrency = concurrency
         self._resync = resync
         self._resting = resting
         self._on_bug = report_bug
         self._queue: WorkQueue[Ref[R]] = WorkQueue()
+        self._rests: Rests[Ref[R]] = Rests()
         self._failures: dict[Ref[R], _FailureState] = {}
         self._turns, self._time_slice = asyncio.Lock(), TimeSlice()
 
@@ -207,22 +240,39 @@ class Runtime(Generic[R]):
     async def _follow_cache(self) -> None:
         end = self._cache.subscribe(self._on_change)
         try:
-            await self._queue_known(first=True)
+            await self._queue_known()
             while True:
                 await asyncio.sleep(_MAX_TIMER.total_seconds() / 2)
-                await self._queue_known(first=False)
+                await self._queue_due_soon()
         finally:
             end()
 
-    async def _queue_known(self, *, first: bool) -> None:
-        """Queue the objects that rest and are due soon, and `first` those that do not rest till a time; in turns."""
-        for resource in self._cache.all(self._kind):
+    async def _queue_known(self) -> None:
+        """Queue all objects, in turns: those that rest till a time for then."""
+        for place, resource in enumerate(self._cache.all(self._kind)):
             rest = self._resting(resource) or DONE
-            if rest.after is not None and rest.after <= _MAX_TIMER:
-                self._queue.add(ref_of(resource), rest.after)
-            elif rest.after is None and first:
+            if rest.after is None:
                 self.enqueue(ref_of(resource))
-            await self._time_slice.yield_if_over()
+            else:
+                self._rest(ref_of(resource), rest.after)
+            if place % _LOOKS_AT_ONCE == 0:
+                await self._time_slice.yield_if_over()
+
+    async def _queue_due_soon(self) -> None:
+        """Queue the objects whose rest ends soon, in turns; again, if a clock was adjusted since."""
+        for place, ref in enumerate(self._rests.take(until=self._clock.now() + _MAX_TIMER)):
+            resource = self._cache.get(ref)
+            rest = self._resting(resource) if resource is not None else None
+            if rest is not None and rest.after is not None:
+                self._rest(ref, rest.after)
+            if place % _LOOKS_AT_ONCE == 0:
+                await self._time_slice.yield_if_over()
+
+    def _rest(self, ref: Ref[R], after: timedelta) -> None:
+        """Remember till when an object rests, and queue it for then if that is soon."""
+        self._rests.add(ref, self._clock.now() + after)
+        if after <= _MAX_TIMER:
+            self._queue.add(ref, after)
 
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is self._kind:
@@ -232,8 +282,9 @@ class Runtime(Generic[R]):
         while True:
             ref = await self._queue.take()
             try:
-                async with self._turns:  # neither taking nor a quick look suspends: one of us a turn, if it is long
-                    await self._time_slice.yield_if_over()
+                if self._time_slice.is_over():  # neither taking nor a quick look suspends
+                    async with self._turns:  # one of us a turn
+                        await self._time_slice.yield_if_over()
                 self._schedule_next(ref, await self._reconcile_once(ref))
             finally:
                 self._queue.finish(ref)
@@ -267,15 +318,20 @@ class Runtime(Generic[R]):
             _log.warning("cannot raise the alert", controller=self._name, object=str(ref), error=str(refused))
 
     def _schedule_next(self, ref: Ref[R], again: Requeue) -> None:
-        trouble, resource = self._failures.get(ref), self._cache.get(ref)
+        trouble, resource, after = self._failures.get(ref), self._cache.get(ref), again.after
         rest = self._resting(resource) if resource is not None else DONE
-        is_far = rest is not None and rest.after is not None and rest.after > _MAX_TIMER
-        spans = [min(again.after, max(_MAX_TIMER, self._resync()))] if again.after is not None and not is_far else []
+        if rest is not None and rest.after is not None:
+            self._rest(ref, rest.after)
+        if rest is not None and rest.after is not None and rest.after > _MAX_TIMER:
+            after = None
+        elif after is not None and after > _MAX_TIMER:
+            after = min(after, max(_MAX_TIMER, self._resync()))
         if rest is None and not (trouble and trouble.bug):
             # jitter: objects that were queued together drift apart
-            spans.append(self._resync() * (0.9 + self._chance() / 5))
-        if spans:
-            self._queue.add(ref, min(spans))
+            usual = self._resync() * (0.9 + self._chance() / 5)
+            after = usual if after is None else min(after, usual)
+        if after is not None:
+            self._queue.add(ref, after)
 
     def _backoff(self, ref: Ref[R], error: Exception) -> timedelta:
         trouble = self._failures.setdefault(ref, _FailureState())

@@ -17,6 +17,7 @@ from lcm.controllers.runtime.reconcile import Requeue, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
 from lcm.controllers.scheduler.reservations import ReservationReconciler
+from lcm.controllers.scheduler.reservations import rest_of as rest_of_reservation
 from lcm.controllers.scheduler.sessions import SchedulingReconciler, rest_of
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.kinds.definition import LabletDefinition
@@ -56,7 +57,7 @@ class SchedulerController(ElectedController):
         of_sessions = self._runtime(
             sessions.reconcile, cache, LabletSession, resync, lambda session: rest_of(session, self.clock.now())
         )
-        of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
+        of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync, rest_of_reservation)
         view.subscribe(of_sessions.enqueue)
         reservations.subscribe(of_reservations.enqueue)
         try:
@@ -71,7 +72,9 @@ class SchedulerController(ElectedController):
         cache: Cache,
         kind: type[R],
         resync: Callable[[], timedelta],
-        resting: Callable[[R], Requeue | None] = lambda _: None,
+        resting: Callable[[R], Requeue | None],
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
-        return Runtime(name, reconcile, cache, kind, chance=self.chance, resync=resync, resting=resting)
+        return Runtime(
+            name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
+        )

@@ -24,6 +24,8 @@ from lcm.placement.candidate import format_moment
 _REMEDY: Final = "return one of those (`lcm licenses`), or raise CML_LICENSE_SEATS"
 _LICENSING: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
 _NAMES_SHOWN: Final = 5
+_UNCOUNTED_EVERY: Final = 10
+"""Where no licences are counted, the ledger is read once in so many intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ Shortages = Mapping[PoolRef, LicenceShortage]
 
 
 class LicenceWatch:
-    """Reads the licence ledger at intervals, as long as anything is promised."""
+    """Reads the licence ledger at intervals, as long as anything is promised; seldom where no licences are counted."""
 
     def __init__(self, plane: Plane, every: Callable[[], timedelta]) -> None:
         self._plane = plane
@@ -68,7 +70,9 @@ class LicenceWatch:
         """Return the pools that have too few licences."""
         if not view.session_index.promised:
             return {}
-        if self._read_at is None or now >= self._read_at + self._interval():
+        counted = any(token.seats is not None for token in self._ledger.tokens)
+        pause = self._interval() * (1 if counted else _UNCOUNTED_EVERY)
+        if self._read_at is None or now >= self._read_at + pause:
             self._ledger, self._read_at = await self._plane.licences(), now
         return compute_shortages(self._ledger, view)
 

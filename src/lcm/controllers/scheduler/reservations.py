@@ -97,6 +97,14 @@ DECIDERS: Final[Mapping[ReservationPhase, Callable[[ReservationFacts], Reservati
 }
 
 
+def rest_of(reservation: Reservation) -> Requeue | None:
+    """Return whether nothing is to be decided about a reservation until it changes; None if it does not rest.
+
+    What is decided of one whose sessions are still to come names the time of the next look.
+    """
+    return DONE if reservation.status.phase in {_P.PROMISED, *RESERVATION_MACHINE.final} else None
+
+
 def _report_phase(facts: ReservationFacts, phase: ReservationPhase, reason: str) -> Report[ReservationStatus]:
     made = sum(one.session is not None for one in facts.reservation.status.held)
     changes: dict[str, Any] = {"phase": phase, "sessions_made": made, "sessions_ended": _count_ended(facts)}

@@ -20,7 +20,7 @@ from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import IdleDetection, Occupants
 from lcm.controllers.worker.view import WorkerRules
-from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
@@ -44,7 +44,7 @@ class WorkerController(ElectedController):
     """The worker controller of one process."""
 
     lease = LEASE
-    kinds = (LabWorker, LabletSession, SystemSettings, WorkerTemplate)
+    kinds = (LabWorker, LabletSession, SystemSettings, WorkerTemplate, LabWorkerPool)
 
     cloud: Compute
     hosts: Hosts
@@ -71,6 +71,7 @@ class WorkerController(ElectedController):
             lifecycle.reconcile,
             cache,
             LabWorker,
+            clock=self.clock,
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),

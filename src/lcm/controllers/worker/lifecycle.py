@@ -68,8 +68,8 @@ REACTIONS: Final[Mapping[type[Effect], Callable[[WorkerView, EffectOutcome], Dec
 }
 """What follows an effect's outcome. Effects that are not here are judged by the next look alone."""
 
-_RESTING_PHASES: Final = frozenset({WorkerPhase.READY, WorkerPhase.STOPPED})
-"""Phases in which a worker without sessions waits for somebody to need it."""
+_RESTING_PHASES: Final = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE, WorkerPhase.STOPPED})
+"""Phases in which a worker waits for somebody to need it, or no longer."""
 _log: Final = structlog.get_logger()
 
 
@@ -92,7 +92,7 @@ def rest_of(worker: LabWorker, occupants: Occupants, *, monitored: bool) -> Requ
     """
     status = worker.status
     calm = not status.unhealthy_since and not status.remedies and not status.failure and not status.last_error
-    quiet = worker.metadata.deletion_timestamp is None and not any(occupants.on(worker))
+    quiet = worker.metadata.deletion_timestamp is None and not occupants.expects_session(worker)
     reachable = not has_condition(status.conditions, WorkerCondition.REACHABLE, Truth.FALSE)
     return DONE if monitored and status.phase in _RESTING_PHASES and calm and quiet and reachable else None
 

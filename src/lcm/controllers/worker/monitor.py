@@ -1,11 +1,13 @@
 """Measuring every worker once per interval and keeping its status in step with what is seen. `controller` runs it.
 
-Each worker has its slot in the interval, so that the load is even, and a task of its own, so that none waits for
-another. The cloud is asked once per region. Phases are not touched: the lifecycle hears of every fact that changed.
-`MonitorLog` writes what operators grep for, once per change; after a failover it is logged once more.
+Each worker that serves has its slot in the interval, so that the load is even, and a task of its own, so that none
+waits for another. The cloud is asked once per region, and knows all there is to know of the others. Phases are not
+touched: the lifecycle hears of every fact that changed. `MonitorLog` writes what operators grep for, once per change;
+after a failover it is logged once more.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -94,17 +96,17 @@ def _log_keys(ref: WorkerRef) -> dict[str, Any]:
 
 MAX_CONCURRENT: Final = 512
 """How many workers are measured at once: enough to try a thousand silent ones once a minute each."""
-SETTINGS_CHECK: Final = timedelta(seconds=60)
-"""How long changed settings may go unnoticed, however long the interval is."""
 SLOW_FACTS_EVERY: Final = 10
 """Facts that hardly ever change are read in one of so many turns."""
 _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _SHORTEST_PAUSE: Final = timedelta(seconds=5)
 _MAX_DOUBLINGS: Final = 16
+_OTHERS: Final = ""
+"""Names the task for workers that do not serve; no region has such a name."""
 
 
 class Monitor:
-    """Runs one task for each worker and one for each region that has workers."""
+    """Runs one task for each worker that serves, one for all the others, and one for each region that has workers."""
 
     def __init__(
         self,
@@ -127,10 +129,16 @@ class Monitor:
         self._settings = settings
         self._log = MonitorLog()
         self._workers: dict[WorkerRef, LabWorker] = {}
+        """All that are measured, as they were when that began."""
+        self._changed: dict[WorkerRef, None] = {}
+        """The workers that may have begun or ceased to be measured or to serve."""
         self._regions: dict[str, RegionSnapshot] = {}
+        self._in_region: Counter[str] = Counter()
         self._tasks: dict[WorkerRef | str, asyncio.Task[None]] = {}
         self._permits = asyncio.Semaphore(MAX_CONCURRENT)
         self._wake = asyncio.Event()
+        self._resettled = asyncio.Event()
+        """Set, and replaced, when settings change."""
         self._failures: list[BaseException] = []
         self._occupants = Occupants()
         self._watermarks: dict[WorkerRef, ActivityWatermark] = {}
@@ -142,13 +150,12 @@ class Monitor:
         await self._cache.ready()
         self._occupants = await Occupants.follow(self._cache)
         end = self._cache.subscribe(self._on_change)
+        self._start_task(_OTHERS, self._measure_others())
         try:
             while not self._failures:
                 self._wake.clear()
                 await self._adjust_tasks()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(SETTINGS_CHECK.total_seconds()):
-                        await self._wake.wait()
+                await self._wake.wait()
             raise self._failures[0]
         finally:
             end()
@@ -163,9 +170,13 @@ class Monitor:
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is SystemSettings:
             self._wake.set()
+            self._resettled.set()
+            self._resettled = asyncio.Event()
         elif seen.ref.kind is LabWorker:
-            measured = isinstance(seen.resource, LabWorker) and _is_measured(seen.resource)
-            if measured is not (seen.ref in self._workers):
+            worker = seen.resource if isinstance(seen.resource, LabWorker) else None
+            measured, serves = (_is_measured(worker), _serves(worker)) if worker else (False, False)
+            if measured is not (seen.ref in self._workers) or (serves and seen.ref not in self._tasks):
+                self._changed[seen.ref] = None
                 self._wake.set()
 
     async def _adjust_tasks(self) -> None:
@@ -175,30 +186,42 @@ class Monitor:
             self._on = on
             word = "Starting worker monitoring" if on else "Stopping worker monitoring"
             _log.info(word, interval_seconds=self._interval.total_seconds())
-        wanted = {ref_of(one): one for one in self._cache.all(LabWorker) if _is_measured(one)} if on else {}
-        for ref in [ref for ref in self._workers if ref not in wanted]:
-            await self._stop_worker(ref)
-        for ref, worker in wanted.items():
-            if ref not in self._workers:
-                self._start_worker(ref, worker)
-                await self._time_slice.yield_if_over()
-        regions = {worker.spec.aws.region for worker in wanted.values()}
-        for region in [region for region in self._regions if region not in regions]:
-            del self._regions[region]
-            await cancel_and_wait([self._tasks.pop(region)])
+            self._changed.update(dict.fromkeys(ref_of(one) for one in self._cache.all(LabWorker)))
+        while self._changed:
+            ref = next(iter(self._changed))
+            del self._changed[ref]
+            await self._adjust_worker(ref)
+            await self._time_slice.yield_if_over()
+
+    async def _adjust_worker(self, ref: WorkerRef) -> None:
+        worker = self._cache.get(ref)
+        if worker is None or not self._on or not _is_measured(worker):
+            if ref in self._workers:
+                await self._stop_worker(ref)
+            return
+        if ref not in self._workers:
+            self._start_worker(ref, worker)
+        outdated = measure.with_host(worker, None, measure.SessionLabs(), self._clock.now()) != worker.status
+        if ref not in self._tasks and (_serves(worker) or outdated):
+            self._start_task(ref, self._measure_in_slots(ref))
 
     def _start_worker(self, ref: WorkerRef, worker: LabWorker) -> None:
         region = worker.spec.aws.region
-        if region not in self._regions:
+        if not self._in_region[region]:
             self._regions[region] = RegionSnapshot(self._cloud, self._clock, region)
             self._start_task(region, self._poll_region(self._regions[region]))
+        self._in_region[region] += 1
         self._workers[ref] = worker
         _log.info("Started monitoring worker", **_log_keys(ref))
-        self._start_task(ref, self._measure_in_slots(ref))
 
     async def _stop_worker(self, ref: WorkerRef) -> None:
         worker = self._workers.pop(ref)
-        await cancel_and_wait([self._tasks.pop(ref)])
+        region = worker.spec.aws.region
+        self._in_region[region] -= 1
+        ended = [ref] if self._in_region[region] else [ref, region]
+        await cancel_and_wait([self._tasks.pop(one) for one in ended if one in self._tasks])
+        if not self._in_region[region]:
+            del self._regions[region]
         self._watermarks.pop(ref, None)
         self._log.log_stopped(ref)
         known = self._cache.get(ref)
@@ -220,7 +243,7 @@ class Monitor:
         every, now = self._interval, self._clock.now()
         due = next_slot(name, every, after=max(last, now))
         while due > now:
-            await asyncio.sleep(min(due - now, SETTINGS_CHECK).total_seconds())
+            await self._sleep(due - now)
             now = self._clock.now()
             if self._interval != every:
                 every = self._interval
@@ -264,11 +287,39 @@ class Monitor:
         return measure.with_cloud(worker.status, view, self._clock.now())
 
     async def _measure_in_slots(self, ref: WorkerRef) -> None:
+        """Measure a worker until it no longer serves, and once more then."""
         last, uid = self._clock.now(), self._workers[ref].metadata.uid
         while True:
             last = await self._wait_for_slot(uid, last)
             async with self._permits:
                 await self._isolate(ref, self._measure(ref, last))
+            worker = self._cache.get(ref)
+            if worker is None or not _serves(worker):
+                del self._tasks[ref]
+                return
+
+    async def _measure_others(self) -> None:
+        """Measure the workers that do not serve, seldom and one after the other."""
+        while True:
+            others = [ref for ref in self._workers if ref not in self._tasks]
+            await self._pause(SLOW_FACTS_EVERY / (len(others) + 1))
+            for ref in others:
+                if ref not in self._tasks:
+                    await self._isolate(ref, self._measure(ref, self._clock.now()))
+                await self._pause(SLOW_FACTS_EVERY / (len(others) + 1))
+
+    async def _pause(self, intervals: float) -> None:
+        """Wait for so many intervals. A changed interval counts at once."""
+        began = now = self._clock.now()
+        while now < began + self._interval * intervals:
+            await self._sleep(began + self._interval * intervals - now)
+            now = self._clock.now()
+
+    async def _sleep(self, span: timedelta) -> None:
+        """Wait for a time, or until settings change."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(span.total_seconds()):
+                await self._resettled.wait()
 
     async def _measure(self, ref: WorkerRef, slot: datetime) -> None:
         worker = self._cache.get(ref)
@@ -276,14 +327,12 @@ class Monitor:
             return
         census = self._regions.get(worker.spec.aws.region)
         cloud = census.of(worker) if census else None
-        serves = worker.status.phase in measure.SERVING and bool(worker.status.cml.api_url)
+        serves = _serves(worker)
         # Where the cloud is silent CML may answer.
         runs = cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)
         host = await self._poll_host(ref, worker, slot) if serves and runs else None
-        now, found = self._clock.now(), None
-        # A machine that is off has hardly anything to measure; what the cloud says of it is told when it changes.
-        if serves or self._is_seldom(worker, slot):
-            found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
+        now = self._clock.now()
+        found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
         if found is not None:
             await self._plane.report(ref, found)
         if host is not None and host.error is not None:
@@ -324,6 +373,11 @@ class Monitor:
             pass  # the worker changed meanwhile: what was observed is out of date
         except (Later, Stuck, Refused) as error:
             self._log.log_failed(ref, error)
+
+
+def _serves(worker: LabWorker) -> bool:
+    """Return whether a worker's CML is to be asked; of the others the cloud says all that there is to know."""
+    return worker.status.phase in measure.SERVING and bool(worker.status.cml.api_url)
 
 
 def _is_measured(worker: LabWorker) -> bool:

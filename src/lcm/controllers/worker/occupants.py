@@ -16,6 +16,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, Ref, WorkerRef, ref_of
 from lcm.model.base.errors import Conflict, Gone, Later, Refused
 from lcm.model.base.resource import Truth
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, needs_its_worker, worker_of
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
 from lcm.model.telemetry.idle import SESSIONS
@@ -28,6 +29,8 @@ class Occupants:
     def __init__(self) -> None:
         self._sessions: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
         self._worker_uids: dict[Ref[LabletSession], str] = {}
+        self._needs: dict[Ref[LabletSession], object] = {}
+        """What tells whether, and from when on, a session needs its worker."""
         self._subscriber: Callable[[Ref[LabWorker]], object] | None = None
         self._workers: dict[str, Ref[LabWorker]] = {}
         self._uids: dict[Ref[LabWorker], str] = {}
@@ -41,7 +44,7 @@ class Occupants:
         return made
 
     def subscribe(self, changed: Callable[[Ref[LabWorker]], object]) -> None:
-        """Call `changed` with each worker whose sessions change from now on."""
+        """Call `changed` with each worker whose sessions, or what they need of it, change from now on."""
         self._subscriber = changed
 
     def of(self, worker: LabWorker, now: datetime, horizon: timedelta) -> Sequence[LabletSession]:
@@ -56,6 +59,10 @@ class Occupants:
     def has_session(self, worker: LabWorker) -> bool:
         """Return whether a session is on a worker now."""
         return any(one.status.phase in ON_WORKER_PHASES for one in self.on(worker))
+
+    def expects_session(self, worker: LabWorker) -> bool:
+        """Return whether a session is to come to a worker later."""
+        return any(one.status.phase not in ON_WORKER_PHASES for one in self.on(worker))
 
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is LabletSession:
@@ -81,17 +88,33 @@ class Occupants:
         if session is not None and now is not None:
             self._sessions[now][ref] = session
             self._worker_uids[ref] = now
-        if self._subscriber is not None:
+        if self._is_news(ref, session) and self._subscriber is not None:
             for uid in {before, now}:
                 if uid in self._workers:
                     self._subscriber(self._workers[uid])
+
+    def _is_news(self, ref: Ref[LabletSession], session: LabletSession | None) -> bool:
+        """Return whether a session changed in what concerns others on its worker; how far its start is does not."""
+        before = self._needs.pop(ref, None)
+        if session is None or worker_of(session) is None:
+            return before is not None
+        status = session.status
+        needs = self._needs[ref] = (
+            (status.worker_id, status.phase, status.claim, status.conditions, status.allocated_ports),
+            (session.spec, session.metadata.deletion_timestamp),
+        )
+        return needs != before
 
 
 _log: Final = structlog.get_logger()
 
 
+STANDING_EVERY: Final = 10
+"""A worker that its pool always keeps is judged once in so many intervals."""
+
+
 class IdleDetection:
-    """Has every worker judged once per interval, except those plainly in use and judged so already."""
+    """Has every worker judged once per interval, except those that cannot be idle and were judged so already."""
 
     def __init__(self, plane: Plane, cache: Cache, occupants: Occupants, *, settings: Callable[[], Settings]) -> None:
         self._plane = plane
@@ -100,6 +123,7 @@ class IdleDetection:
         self._settings = settings
         self._judged_versions: dict[WorkerRef, int] = {}
         """The resource version at which each worker was last judged."""
+        self._round = 0
 
     async def run(self) -> None:
         """Judge forever. What cannot be judged now is judged in the next round."""
@@ -107,17 +131,27 @@ class IdleDetection:
         while True:
             workers = [one for one in self._cache.all(LabWorker) if one.status.phase in HOSTING_PHASES]
             span = timedelta(seconds=self._settings().idle_check_interval) / (len(workers) + 1)
-            known = {ref_of(one) for one in workers}
+            known, standing = {ref_of(one) for one in workers}, self._standing_workers()
+            self._round += 1
             self._judged_versions = {ref: version for ref, version in self._judged_versions.items() if ref in known}
             for worker in workers:
                 await asyncio.sleep(span.total_seconds())
-                await self._judge(worker)
+                await self._judge(worker, is_standing=worker.metadata.uid in standing)
             await asyncio.sleep(span.total_seconds())
 
-    async def _judge(self, worker: LabWorker) -> None:
+    def _standing_workers(self) -> frozenset[str]:
+        """Return the uids of the workers that their pools always keep."""
+        return frozenset(
+            seat.worker_id
+            for pool in self._cache.all(LabWorkerPool)
+            for seat in pool.status.seats
+            if seat.number <= pool.spec.min_workers
+        )
+
+    async def _judge(self, worker: LabWorker, *, is_standing: bool) -> None:
         ref = ref_of(worker)
         now = self._cache.get(ref) or worker
-        if self._is_plainly_in_use(now):
+        if self._is_plainly_in_use(now) or (is_standing and self._was_judged(now) and self._round % STANDING_EVERY):
             return
         try:
             await self._plane.detect_idle(ref)
@@ -129,11 +163,11 @@ class IdleDetection:
 
     def _is_plainly_in_use(self, worker: LabWorker) -> bool:
         """Return whether the worker has sessions, its verdict says so, and nothing about it changed since."""
-        verdict, version = worker.status.idle, worker.metadata.resource_version
-        if (
-            verdict is None
-            or self._judged_versions.get(ref_of(worker)) != version
-            or not self._occupants.has_session(worker)
-        ):
+        verdict = worker.status.idle
+        if verdict is None or not self._was_judged(worker) or not self._occupants.has_session(worker):
             return False
         return any(one.name == SESSIONS and one.active is Truth.TRUE for one in verdict.signals)
+
+    def _was_judged(self, worker: LabWorker) -> bool:
+        """Return whether the worker was judged and nothing about it changed since."""
+        return self._judged_versions.get(ref_of(worker)) == worker.metadata.resource_version

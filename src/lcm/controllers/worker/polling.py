@@ -8,7 +8,6 @@ spread, and are the same after a failover.
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
@@ -17,7 +16,7 @@ from lcm.controllers.worker.measure import CloudView, HostView, needs_licence_ch
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, LcmError, Refused, Stuck, Unreachable
 from lcm.model.kinds.worker import LabWorker
-from lcm.providers.protocols.compute import ENDING, Compute, Instance
+from lcm.providers.protocols.compute import ENDING, Compute, Instance, InstanceState
 from lcm.providers.protocols.labhost import Hosts
 from lcm.system.tasks import TimeSlice
 
@@ -28,7 +27,7 @@ HOST_SECONDS: Final = 20.0
 
 async def poll_host(hosts: Hosts, worker: LabWorker, *, now: datetime, since: datetime, seldom: bool) -> HostView:
     """Ask a worker's CML. `since` limits the activity record; `seldom` also reads what hardly ever changes."""
-    talk = _HostPoll(HostView(now))
+    talk = _HostPoll()
     try:
         async with asyncio.timeout(HOST_SECONDS):
             await talk.run(hosts, worker, since=since, seldom=seldom)
@@ -36,14 +35,16 @@ async def poll_host(hosts: Hosts, worker: LabWorker, *, now: datetime, since: da
         talk.record_error(Unreachable(f"{worker.status.cml.api_url} takes longer than {HOST_SECONDS:g} s to answer"))
     except (Later, Stuck, Refused, Gone) as error:
         talk.record_error(error)
-    return talk.view
+    return HostView(now, **talk.answers, error=talk.error)
 
 
 class _HostPoll:
     """What one CML has answered so far."""
 
-    def __init__(self, view: HostView) -> None:
-        self.view = view
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        """By the names that `HostView` has for them."""
+        self.error: LcmError | None = None
 
     async def run(self, hosts: Hosts, worker: LabWorker, *, since: datetime, seldom: bool) -> None:
         host, known = await hosts.of(worker), worker.status.cml
@@ -53,21 +54,19 @@ class _HostPoll:
         await self._ask("activity", host.activity(since=since))
         if seldom or not known.version:
             await self._ask("system", host.system())
-        if seldom or needs_licence_check(worker.status, self.view.health):
+        if seldom or needs_licence_check(worker.status, self.answers.get("health")):
             await self._ask("licence", host.licence())
         if seldom or known.node_definitions is None:
             await self._ask("definitions", host.node_definitions())
 
     def record_error(self, error: LcmError) -> None:
-        self.view = replace(self.view, error=self.view.error or error)
+        self.error = self.error or error
 
     async def _ask(self, name: str, question: Awaitable[object]) -> None:
         try:
-            answer: dict[str, Any] = {name: await question}
+            self.answers[name] = await question
         except (Stuck, Refused, Gone) as error:
             self.record_error(error)
-        else:
-            self.view = replace(self.view, **answer)
 
 
 METRICS_WINDOW: Final = timedelta(minutes=10)
@@ -106,17 +105,28 @@ class RegionSnapshot:
             except (Later, Stuck) as error:
                 failure = error
             await time_slice.yield_if_over()
-        there = [one for one, machine in machines.items() if machine and machine.state not in ENDING]
+        resting = {
+            one: self._views[one].checks for one, machine in machines.items() if machine and self._rests(machine)
+        }
+        asked = (one for one, machine in machines.items() if machine and machine.state not in ENDING)
+        there = [one for one in asked if one not in resting]
         checks, unchecked = await _read(self._cloud.checks(self.region, there)) if there else ({}, None)
         measuring = self._cloud.metrics(self.region, there, since=now - METRICS_WINDOW, until=now) if there else None
         metrics, unmeasured = await _read(measuring) if measuring else ({}, None)
         known = {worker.status.ec2.instance_id for worker in workers}
         views = {one: view for one, view in self._views.items() if one in known}
         for one, machine in machines.items():
-            views[one] = CloudView(now, machine, checks.get(one), metrics.get(one))
+            views[one] = CloudView(now, machine, checks.get(one, resting.get(one)), metrics.get(one))
             await time_slice.yield_if_over()
         self._views = views
         return failure or unchecked or unmeasured
+
+    def _rests(self, machine: Instance) -> bool:
+        """Return whether a machine is off as it was before. There is no news of it besides its state then."""
+        before = self._views.get(machine.instance_id)
+        if before is None or before.checks is None or before.instance is None:
+            return False
+        return before.instance.state is machine.state is InstanceState.STOPPED
 
     async def look(self, worker: LabWorker) -> Instance | None:
         """Ask for one machine now; None: the cloud answered that it is gone."""

@@ -167,7 +167,10 @@ def with_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Con
 
 def find_condition(conditions: Sequence[Condition], name: str) -> Condition | None:
     """Return the condition of this type; None means that it was never set."""
-    return next((one for one in conditions if one.type == name), None)
+    for one in conditions:  # asked all the time, where a generator would cost more
+        if one.type == name:
+            return one
+    return None
 
 
 def has_condition(conditions: Sequence[Condition], name: str, status: Truth) -> bool:

@@ -8,6 +8,7 @@ whoever observes labs.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -52,6 +53,7 @@ class PortTag(Part):
         return PortEnd(kind=self.kind, node=label, line=self.line, protocol=self.protocol, inside=self.inside)
 
 
+@lru_cache(10_000)
 def read_tag(text: str) -> PortTag | None:
     """Parse a tag; None when it is not a port tag, or not one that CML would understand."""
     found = _PORT_TAG.fullmatch(text)
