@@ -112,7 +112,7 @@ class Desk:
             configuration=configuration,
         )
         self.secrets = {"service": KEY}
-        self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk")
+        self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk", timeout=SOON)
 
     async def ask(self, who: str, method: str, path: str, **request: Any) -> httpx.Response:
         """Send a request; `json`, `content`, `params` and `headers` are httpx's."""
@@ -350,7 +350,7 @@ class Shell:
             )
         finally:
             structlog.configure(**logging)  # some commands send logs to their own standard error, which is closed now
-        assert "Traceback" not in result.output
+        assert "Traceback" not in result.output, result.output
         return result
 
     def out(self, *arguments: object, stdin: str | None = None) -> str:

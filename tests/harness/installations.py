@@ -283,7 +283,7 @@ class RestLablets(Lablets):
         self.hosts = CmlHosts(Admin(), transport=ByAddress(self))
         self.tokens = Tokens(self.store, clock=self.clock, service_key=KEY)
         self.api = Api(self.core, self.tokens, clock=self.clock, limits=LIMITS)
-        self.client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url=URL)
+        self.client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url=URL, timeout=60)
         self.keys: dict[str, str] = {"service": KEY.reveal()}
         self._opened: list[HttpPlane] = []
 

@@ -129,7 +129,7 @@ def sqlite_arena(folder: Path, *, alone: bool = False) -> OpenedArena:
 
 def etcd_arena(endpoint: str) -> OpenedArena:
     root = f"/test-{next(_serial)}/"
-    return SharedArena(lambda backlog: EtcdStore.open([endpoint], root=root, backlog=backlog))
+    return SharedArena(lambda backlog: EtcdStore.open([endpoint], root=root, backlog=backlog, call_seconds=60))
 
 
 class FallibleStore(MemoryStore):

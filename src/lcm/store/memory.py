@@ -44,7 +44,7 @@ from lcm.store.base import (
 )
 from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
 
-_HISTORY_COMMITS = 1_000
+_HISTORY_COMMITS = 100
 _EMPTY_CONTEXT = contextvars.Context()
 
 
