@@ -25,7 +25,8 @@ from lcm.control.access.tokens import Tokens
 from lcm.control.objects.records import CODEC, Record, creation_ops, find_record, telemetry_key
 from lcm.control.objects.writer import Edit, Writer
 from lcm.control.plane.local import ControlPlane
-from lcm.control.plane.protocol import Ref
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.control.telemetry.report_commits import ReportCommits
 from lcm.control.telemetry.reports import record_telemetry
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import Caller, Role
@@ -119,7 +120,7 @@ def first_entries(now: datetime) -> Iterator[Op]:
         worker = make_worker(number)
         yield from creation_ops(worker)
         telemetry = msgspec.structs.replace(measured(chance, now), cpu_utilization=40.0, memory_utilization=50.0)
-        yield Put(telemetry_key(worker), CODEC.encode(telemetry))
+        yield Put(telemetry_key(ref_of(worker)), CODEC.encode(telemetry))
     for number in range(SESSIONS):
         yield from creation_ops(make_session(number, number % len(LIFE), now))
 
@@ -136,6 +137,7 @@ class Generator:
     def __init__(self, writer: Writer, rate: float) -> None:
         self.made = 0
         self._writer = writer
+        self._commits = ReportCommits()
         self._rate = rate
         self._chance = random.Random(11)
         self._next_session = itertools.count(SESSIONS)
@@ -182,7 +184,9 @@ class Generator:
         number, now = turn * 7 % WORKERS, self._writer.clock.now()
         ref = Ref(LabWorker, f"worker-{number:04}")
         if turn % 2:
-            await record_telemetry(self._writer, ref, measured(self._chance, now, hot=number < HOT_WORKERS))
+            await record_telemetry(
+                self._writer, self._commits, ref, measured(self._chance, now, hot=number < HOT_WORKERS)
+            )
             return
         record = await self._find(ref)
         assert record is not None

@@ -76,7 +76,8 @@ async def test_after_a_failover_a_worker_keeps_its_moment(world: Watched) -> Non
         async with world.monitoring():
             await minutes(2.3)
     moments = [at.timestamp() % 60 for at in world.hosts.moments("w1")]
-    assert moments == [pytest.approx(fraction("uid-w1") * 60, abs=0.01)] * 4
+    assert moments == [pytest.approx(fraction("uid-w1") * 60, abs=0.51)] * 4
+    assert max(moments) - min(moments) < 0.01
 
 
 @in_virtual_time

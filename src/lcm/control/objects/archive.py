@@ -28,7 +28,7 @@ from lcm.control.objects.records import (
     read_entry,
     telemetry_key,
 )
-from lcm.control.plane.protocol import R, Ref
+from lcm.control.plane.protocol import R, Ref, ref_of
 from lcm.control.telemetry.alert_records import Alerts, read_alerts
 from lcm.model.base.event import Event
 from lcm.model.kinds.definition import LabletDefinition
@@ -54,13 +54,13 @@ def is_dependent_key(key: str) -> bool:
 
 async def find_dependents(store: Store, resource: Resource, now: datetime) -> Dependents:
     """Find what is removed together with an object."""
-    raised = await read_alerts(store, alerts_key(resource))
+    raised = await read_alerts(store, alerts_key(ref_of(resource)))
     gone: list[Op] = [Delete(raised.key, at=raised.revision)] if raised.revision else [CheckRevision(raised.key, 0)]
     if isinstance(resource, LabWorker):
         # Every report writes the newest measurements: while those are unchanged, this is the complete history.
-        newest = await store.get(key := telemetry_key(resource))
+        newest = await store.get(key := telemetry_key(ref_of(resource)))
         gone.append(Delete(key, at=newest.revision) if newest else CheckRevision(key, 0))
-        chunks = await scan_all(store, history_prefix(resource))
+        chunks = await scan_all(store, history_prefix(ref_of(resource)))
         gone += [Delete(entry.key) for entry in chunks.entries]
     if isinstance(resource, LabletDefinition):
         samples = await store.get(key := observations_key(resource))

@@ -131,14 +131,14 @@ def key_of(resource: Resource) -> str:
     return kind_of(resource).key(resource.metadata.namespace, resource.metadata.name)
 
 
-def telemetry_key(resource: Resource) -> str:
+def telemetry_key(ref: Ref[R]) -> str:
     """Return the key of a worker's newest measurements."""
-    return f"{TELEMETRY}{resource.metadata.namespace}/{resource.metadata.name}"
+    return f"{TELEMETRY}{ref.namespace}/{ref.name}"
 
 
-def history_prefix(resource: Resource) -> str:
+def history_prefix(ref: Ref[R]) -> str:
     """Return the key prefix of a worker's measurements of the last day, by the hour."""
-    return f"{HISTORY}{resource.metadata.namespace}/{resource.metadata.name}/"
+    return f"{HISTORY}{ref.namespace}/{ref.name}/"
 
 
 def observations_prefix(resource: Resource) -> str:
@@ -151,9 +151,9 @@ def observations_key(resource: Resource) -> str:
     return f"{OBSERVATIONS}{resource.metadata.namespace}/{resource.metadata.name}"
 
 
-def alerts_key(resource: Resource) -> str:
+def alerts_key(ref: Ref[R]) -> str:
     """Return the key of the alerts about an object."""
-    return ALERTS + key_of(resource)
+    return ALERTS + ref.key
 
 
 def is_nameable(ref: Ref[R]) -> bool:

@@ -53,6 +53,7 @@ from lcm.control.plane.protocol import (
 from lcm.control.telemetry import observations, reports
 from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
+from lcm.control.telemetry.report_commits import ReportCommits
 from lcm.control.upkeep.store_health import ALERT_PERCENT, StoreHealth
 from lcm.model.access.identity import SEES_ALL, Caller, Role, Verb
 from lcm.model.access.secret import show_fingerprints
@@ -158,6 +159,7 @@ class ControlPlane:
         self.graphs = LabGraphs()
         self._defaults = defaults
         self.views = ObjectViews()
+        self.report_commits = ReportCommits()
         self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
         """What is known about the store itself; somebody must run it."""
         self.promises: Promises | None = None

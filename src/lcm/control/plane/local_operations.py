@@ -170,7 +170,9 @@ class LocalOperations(PlaneOperations):
         return await WorkerImport(self._writer, self._admission, found).run()
 
     async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
-        return await reports.record_telemetry(self._writer, ref, telemetry, self._core.thresholds)
+        return await reports.record_telemetry(
+            self._writer, self._core.report_commits, ref, telemetry, self._core.thresholds
+        )
 
     async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
         return await idleness.detect_idle(self._writer, ref, self._core.judgement, self._core.promises)

@@ -14,7 +14,7 @@ import msgspec
 
 from lcm.control.objects.records import ALERTS, alerts_key, read_entry
 from lcm.control.objects.writer import Writer, commit_ops, retry_conflicts
-from lcm.control.plane.protocol import R, Ref
+from lcm.control.plane.protocol import R, Ref, ref_of
 from lcm.control.telemetry.alert_records import Alerts, decode_alerts, make_alert, read_alerts
 from lcm.control.telemetry.reports import USAGE_LIMITS
 from lcm.control.telemetry.state_alerts import STATE_ALERTS
@@ -41,7 +41,7 @@ async def raise_alert(writer: Writer, ref: Ref[R], complaint: AlertFinding) -> N
 
     async def attempt() -> None:
         record = await writer.require(ref)
-        kept, now = await read_alerts(writer.store, alerts_key(record.resource)), writer.clock.now()
+        kept, now = await read_alerts(writer.store, alerts_key(ref_of(record.resource))), writer.clock.now()
         after = kept.alerts.with_raised(make_alert(record.resource, complaint, now))
         if after != kept.alerts:
             ops = [*kept.replace_ops(after), CheckRevision(record.key, record.revision)]
@@ -55,7 +55,7 @@ async def clear_alert(writer: Writer, ref: Ref[R], name: str) -> None:
 
     async def attempt() -> None:
         record = await writer.require(ref)
-        kept = await read_alerts(writer.store, alerts_key(record.resource))
+        kept = await read_alerts(writer.store, alerts_key(ref_of(record.resource)))
         after = kept.alerts.without(name)
         if after != kept.alerts:
             await writer.commit_edits(ops=kept.replace_ops(after), told=kept.change_events(after, writer.clock.now()))

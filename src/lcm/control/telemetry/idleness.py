@@ -92,7 +92,7 @@ async def detect_idle(
     async def attempt() -> IdleVerdict:
         record = await writer.require(ref)
         worker, now = record.resource, writer.clock.now()
-        pools, measured = POOLS_CHANGED + worker.metadata.namespace, telemetry_key(worker)
+        pools, measured = POOLS_CHANGED + worker.metadata.namespace, telemetry_key(ref_of(worker))
         settings, changed, telemetry = await writer.store.get_all(SETTINGS_KEY, pools, measured)
         by = usual.with_system_settings(decode_settings(settings))
         pools_at = changed.revision if changed else ABSENT

@@ -16,18 +16,22 @@ from lcm.control.objects.records import (
     CODEC,
     SETTINGS_KEY,
     TELEMETRY,
+    Record,
     alerts_key,
     decode_settings,
     encode_checked,
     history_prefix,
+    is_nameable,
+    read_entry,
     telemetry_key,
 )
 from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.bodies import Sample
-from lcm.control.plane.protocol import WorkerRef
+from lcm.control.plane.protocol import WorkerRef, ref_of
 from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, decode_alerts, make_alert
-from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.event import WorkerMetrics
+from lcm.control.telemetry.report_commits import ReportCommits
+from lcm.model.base.errors import Conflict, Fault, Invalid
+from lcm.model.base.event import WorkerMetrics, encode_event
 from lcm.model.base.resource import Part
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.telemetry.alert import AlertFinding, Severity
@@ -169,24 +173,24 @@ class RawHour(Part):
     samples: tuple[msgspec.Raw, ...] = ()
 
 
-def history_key(worker: LabWorker, at: datetime) -> str:
+def history_key(ref: WorkerRef, at: datetime) -> str:
     """Return the key of the samples of an hour."""
-    return f"{history_prefix(worker)}{_hour_key(at)}"
+    return f"{history_prefix(ref)}{_hour_key(at)}"
 
 
-async def sample_ops(store: Store, worker: LabWorker, sample: Sample, entry: Entry | None) -> Sequence[Op]:
+async def sample_ops(store: Store, ref: WorkerRef, sample: Sample, entry: Entry | None) -> Sequence[Op]:
     """Return the operations that store one more sample; samples that are too old go when a new hour begins.
 
     `entry` has the samples of its hour.
     """
-    key = history_key(worker, sample.at)
+    key = history_key(ref, sample.at)
     others = _earlier_samples(entry, sample) if entry else ()
     fresh = msgspec.Raw(encode_checked(sample).partition(b"\n")[2])
     put = Put(key, CODEC.encode(RawHour(samples=(*others, fresh))), at=entry.revision if entry else ABSENT)
     if entry is not None:
         return (put,)
-    page = await scan_all(store, history_prefix(worker))
-    oldest = history_key(worker, sample.at - HISTORY_KEPT)
+    page = await scan_all(store, history_prefix(ref))
+    oldest = history_key(ref, sample.at - HISTORY_KEPT)
     return (put, *(Delete(one.key) for one in page.entries if one.key < oldest))
 
 
@@ -201,7 +205,7 @@ async def read_history(writer: Writer, ref: WorkerRef, since: datetime) -> Seque
     """Read a worker's samples from a moment on, oldest first."""
     record = await writer.require(ref)
     since = max(since, writer.clock.now() - HISTORY_KEPT)
-    prefix = history_prefix(record.resource)
+    prefix = history_prefix(ref_of(record.resource))
     page = await scan_all(writer.store, prefix)
     hours = [entry for entry in page.entries if entry.key >= f"{prefix}{_hour_key(since)}"]
     samples = [one for entry in hours for one in CODEC.decode(entry.value, HourOfSamples).samples]
@@ -221,8 +225,35 @@ _MAX_REPORT_SKEW: Final = timedelta(minutes=5)
 _TIME_FIELDS: Final = ("collected_at", "ec2_at", "cloudwatch_at", "cml_at", "activity_at")
 
 
+class _WorkerState(NamedTuple):
+    """A worker, with what is stored about its measurements."""
+
+    record: Record[LabWorker]
+    telemetry: Entry | None
+    alerts: Entry | None
+    settings: Entry | None
+    samples: Entry | None
+    """Those of the hour of the report."""
+
+
+async def _read_state(writer: Writer, ref: WorkerRef, at: datetime) -> _WorkerState:
+    """Read a worker, and what is stored about it, at once. Raise Gone when there is no such worker."""
+    keys = (telemetry_key(ref), alerts_key(ref), SETTINGS_KEY, history_key(ref, at))
+    entry, *others = await writer.store.get_all(ref.key, *keys) if is_nameable(ref) else [None]
+    if entry is not None:
+        return _WorkerState(Record(read_entry(entry, LabWorker), entry), *others)
+    found = ref_of((await writer.require(ref)).resource)
+    if found == ref:
+        raise Conflict(ref.key, wanted=ABSENT, found=ABSENT, message=f"{ref} was made just now: read it again")
+    return await _read_state(writer, found, at)  # it was named by its uid
+
+
 async def record_telemetry(
-    writer: Writer, ref: WorkerRef, telemetry: WorkerTelemetry, usual: UsageThresholds = DEFAULT_THRESHOLDS
+    writer: Writer,
+    commits: ReportCommits,
+    ref: WorkerRef,
+    telemetry: WorkerTelemetry,
+    usual: UsageThresholds = DEFAULT_THRESHOLDS,
 ) -> WorkerTelemetry:
     """Store a worker's newest measurements and return the ones that are stored.
 
@@ -232,27 +263,24 @@ async def record_telemetry(
     _reject_future_report(telemetry, now)
 
     async def attempt() -> WorkerTelemetry:
-        record = await writer.require(ref)
-        worker, store = record.resource, writer.store
-        key, hour = telemetry_key(worker), history_key(worker, telemetry.collected_at)
-        entry, alert_entry, settings, samples = await store.get_all(key, alerts_key(worker), SETTINGS_KEY, hour)
-        kept = decode_telemetry(entry)
+        state = await _read_state(writer, ref, telemetry.collected_at)
+        worker, entry, kept = state.record.resource, state.telemetry, decode_telemetry(state.telemetry)
         if kept and kept.collected_at >= telemetry.collected_at:
             return kept
+        named = ref_of(worker)
         fresh = only_newer(with_sources(telemetry), kept)
         newest = merge_telemetry(fresh, kept)
-        alerts = decode_alerts(alerts_key(worker), alert_entry)
-        thresholds = usual.with_settings(decode_settings(settings))
-        after = check_limits(worker, fresh, alerts.alerts, thresholds)
+        alerts = decode_alerts(alerts_key(named), state.alerts)
+        after = check_limits(worker, fresh, alerts.alerts, usual.with_settings(decode_settings(state.settings)))
         ops = [
-            Put(key, encode_checked(newest), at=entry.revision if entry else ABSENT),
-            *await sample_ops(store, worker, sample_of(fresh), samples),
+            Put(telemetry_key(named), encode_checked(newest), at=entry.revision if entry else ABSENT),
+            *await sample_ops(writer.store, named, sample_of(fresh), state.samples),
             *alerts.replace_ops(after),
-            CheckRevision(record.key, record.revision),
+            CheckRevision(state.record.key, state.record.revision),
         ]
         labs = [labs_event(worker, newest, now=now)] if has_other_labs(fresh, kept) else []
         events = [metrics_event(worker, newest, now=now), *labs, *alerts.change_events(after, now)]
-        await writer.commit_edits(ops=ops, told=events)
+        await commits.commit(writer, ops, [encode_event(event) for event in events])
         return newest
 
     return await retry_conflicts(attempt, unless=lambda _: False)
@@ -266,7 +294,7 @@ async def read_telemetry(writer: Writer, ref: WorkerRef) -> WorkerTelemetry | No
 
 async def newest_telemetry(writer: Writer, worker: LabWorker) -> WorkerTelemetry | None:
     """Read the newest measurements of a worker that was already read; None means never measured."""
-    return decode_telemetry(await writer.store.get(telemetry_key(worker)))
+    return decode_telemetry(await writer.store.get(telemetry_key(ref_of(worker))))
 
 
 def decode_telemetry(entry: Entry | None) -> WorkerTelemetry | None:
@@ -281,7 +309,7 @@ async def list_newest_metrics(store: Store, workers: Iterable[LabWorker]) -> Seq
     for entry in page.entries:
         await time_slice.yield_if_over()
         known[entry.key] = CODEC.decode(entry.value, WorkerTelemetry)
-    found = ((worker, known.get(telemetry_key(worker))) for worker in workers)
+    found = ((worker, known.get(telemetry_key(ref_of(worker)))) for worker in workers)
     return [metrics_of(worker, telemetry) for worker, telemetry in found if telemetry is not None]
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from lcm.control.objects.records import alerts_key
+from lcm.control.plane.protocol import ref_of
 from lcm.control.telemetry.alert_records import make_alert, read_alerts
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Truth, find_condition, shorten_text
@@ -76,7 +77,7 @@ async def follow_state(
     }
     if not changed:
         return (), ()
-    kept = await read_alerts(store, alerts_key(after))
+    kept = await read_alerts(store, alerts_key(ref_of(after)))
     alerts = kept.alerts
     for name, finding in changed.items():
         alerts = alerts.with_raised(make_alert(after, finding, now)) if finding else alerts.without(name)

@@ -143,6 +143,8 @@ async def _read(question: Awaitable[Mapping[str, T]]) -> tuple[Mapping[str, T], 
 
 _HASH_BYTES: Final = 8
 _NUMBER_RANGE: Final = 1_000_000
+_SLOTS: Final = 60
+"""Into so many parts an interval is divided: who is asked at the same moment is reported together."""
 
 
 def fraction(name: str) -> float:
@@ -153,7 +155,7 @@ def fraction(name: str) -> float:
 def next_slot(name: str, every: timedelta, *, after: datetime) -> datetime:
     """Return a name's first slot after a moment."""
     seconds = every.total_seconds()
-    offset = fraction(name) * seconds
+    offset = (int(fraction(name) * _SLOTS) + 0.5) / _SLOTS * seconds
     number = (after.timestamp() - offset) // seconds + 1
     slot = datetime.fromtimestamp(number * seconds + offset, UTC)
     return slot if slot > after else slot + every

@@ -38,6 +38,7 @@ class FleetFile:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._images = self._taken = b"{}"
+        self._known_taken: dict[str, str] = {}
         self._addresses = 0
         self._machines: dict[str, bytes] = {}
         self._hosts: dict[str, bytes] = {}
@@ -90,8 +91,9 @@ class FleetFile:
 
     def put_licences(self, taken: Mapping[str, str]) -> None:
         """Set the licences that are taken."""
-        before, self._taken = self._taken, _encode(taken)
-        self._note_change(before != self._taken)
+        if taken != self._known_taken:
+            self._known_taken, self._taken = dict(taken), _encode(taken)
+            self._is_changed = True
 
     async def write(self) -> None:
         """Write the file if something changed since it was last written. Raises Stuck when it cannot be written."""
