@@ -20,7 +20,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops, encode_checked, history_prefix
 from lcm.control.plane.bodies import Sample
 from lcm.control.plane.local import ControlPlane
-from lcm.control.plane.protocol import Plane, Ref
+from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.control.telemetry.reports import HourOfSamples
 from lcm.controllers.worker.conditions import ec2_facts
 from lcm.controllers.worker.monitor import Monitor
@@ -89,7 +89,7 @@ async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, *, 
             ),
         )
         samples = tuple(_sample(now - timedelta(minutes=back)) for back in range(HISTORY, 0, -1))
-        key = f"{history_prefix(worker)}{now:%Y%m%d%H}"
+        key = f"{history_prefix(ref_of(worker))}{now:%Y%m%d%H}"
         await store.commit(*creation_ops(worker), Put(key, encode_checked(HourOfSamples(samples=samples))))
 
 
