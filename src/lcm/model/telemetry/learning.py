@@ -219,10 +219,11 @@ def with_learned_status(
     definition: LabletDefinition, samples: ObservedSamples, review: ReviewPolicy
 ) -> LabletDefinition:
     """Return a definition with its status computed from samples."""
-    spreads: dict[str, Any] = {}
-    for name in (*MEASURES, "boot_seconds", *_USE_FIELDS):
-        values = (getattr(one, name) for one in samples.items)
-        spreads[name] = compute_spread([float(value) for value in values if value is not None])
+    columns = zip(*map(_read_learned, samples.items), strict=True) if samples.items else ((),) * len(_LEARNED_FIELDS)
+    spreads: dict[str, Any] = {
+        name: compute_spread([float(value) for value in column if value is not None])
+        for name, column in zip(_LEARNED_FIELDS, columns, strict=True)
+    }
     status = msgspec.structs.replace(
         definition.status,
         observed_sessions=samples.total,

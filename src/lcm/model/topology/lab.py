@@ -6,6 +6,7 @@ changes scalars in place and verifies that nothing else changed. `TopologyReport
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Final
 
@@ -102,6 +103,9 @@ def _site_fault(site: RewriteSite, problem: str, remedy: str) -> Fault:
 SCHEMA_VERSIONS: Final = ("0.0.1", "0.0.2", "0.0.3", "0.0.4", "0.0.5", "0.1.0", "0.2.0", "0.2.1", "0.2.2", "0.3.0")
 MAX_TAG_LENGTH: Final = 64
 MAX_FAULTS: Final = 100
+_LABS_KEPT: Final = 32
+_MOST_KEPT_BYTES: Final = 128 * 1024
+"""Larger files are parsed again each time."""
 _MB_PER_GB: Final = 1024
 
 
@@ -202,9 +206,15 @@ def rewrite(data: bytes, ports: Mapping[str, int]) -> bytes:
     Ports that the file does not name are ignored. Raises what `parse_lab` raises, and Invalid when a port is
     missing, is not a valid port or is given twice, or when a tag is written in a way that cannot be changed.
     """
-    document = read_lab_text(data)
-    _, survey = _parse_document(document)
+    document, survey = (_read_original if len(data) <= _MOST_KEPT_BYTES else _read_original.__wrapped__)(data)
     return patch_document(document, survey.sites.values(), ports)
+
+
+@lru_cache(_LABS_KEPT)
+def _read_original(data: bytes) -> tuple[LabText, PortIndex]:
+    """Parse a file that is to be rewritten, once for all sessions of its definition that start."""
+    document = read_lab_text(data)
+    return document, _parse_document(document)[1]
 
 
 def _parse_document(document: LabText) -> tuple[ParsedLab, PortIndex]:

@@ -4,6 +4,9 @@ Files are read with a safe parser, checked, refused with 400 or built. Labs are 
 YAML that can be imported again.
 """
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -95,7 +98,7 @@ def write_lab_file(lab: SimLab) -> str:
         ],
         "lab": {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes},
     }
-    return yaml.dump(document, Dumper=_TopologyDumper, sort_keys=False, allow_unicode=True, width=4096)
+    return "".join(_write_block(document, ""))
 
 
 def write_tile(lab: SimLab, age: float) -> Json:
@@ -116,11 +119,33 @@ def _without_id(annotation: Json) -> Json:
     return {key: value for key, value in annotation.items() if key != "id"}
 
 
-class _TopologyDumper(yaml.CSafeDumper):
-    """Writes texts of several lines as blocks, and repeats values rather than using aliases."""
+def _write_block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Iterator[str]:
+    """Yield a mapping or a list that is not empty, from where its first line begins, as YAML dumps it."""
+    is_map = isinstance(value, Mapping)
+    for number, (key, one) in enumerate(value.items() if isinstance(value, Mapping) else enumerate(value)):
+        yield f"{indent if number else ''}{_write_scalar(key) + ':' if is_map else '-'}"
+        if isinstance(one, dict | list) and one:
+            deeper = indent if is_map and isinstance(one, list) else f"{indent}  "
+            yield f"\n{deeper}" if is_map else " "
+            yield from _write_block(one, deeper)
+        elif isinstance(one, dict | list):
+            yield " {}\n" if isinstance(one, dict) else " []\n"
+        else:
+            yield f" {_NEXT_LINE.sub(lambda _: chr(10) + indent, _write_scalar(one))}\n"
 
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
+
+_NEXT_LINE: Final = re.compile(r"\n(?=[^\n])")
+
+
+@lru_cache(4096, typed=True)
+def _write_scalar(value: float | str | None) -> str:
+    """Return a scalar as it stands behind a key that is not indented. Labs have the same ones again and again."""
+    written = yaml.dump({"k": value}, Dumper=_TopologyDumper, allow_unicode=True, width=4096)
+    return written.removeprefix("k: ").removesuffix("...\n").removesuffix("\n")
+
+
+class _TopologyDumper(yaml.CSafeDumper):
+    """Writes texts of several lines as blocks."""
 
 
 _TopologyDumper.add_representer(
