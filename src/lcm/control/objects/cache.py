@@ -99,7 +99,10 @@ class Cache:
             self._waiters.pop(reached, None)
 
     def subscribe(self, callback: Callable[[ObjectChange], None]) -> Callable[[], None]:
-        """Call `callback` with every object that changes from now on. Call the returned function to unsubscribe."""
+        """Call `callback` with every object that changes from now on, and with what was held of it until then.
+
+        Call the returned function to unsubscribe.
+        """
         token = object()
         self._callbacks[token] = callback
 
@@ -109,7 +112,7 @@ class Cache:
         return end
 
     async def replay(self, callback: Callable[[ObjectChange], None], kinds: Sequence[type[Any]]) -> Callable[[], None]:
-        """Subscribe, and call `callback` with every known object of some kinds, in their order, as if it changed now.
+        """Subscribe, and call `callback` with every known object of some kinds, in their order, as if it was new.
 
         Others have their turn in between, and what changes meanwhile is told at once, so an object may be told twice.
         Call the returned function to unsubscribe.
@@ -193,7 +196,7 @@ class Cache:
             held.pop(ref, None)
         else:
             held[ref] = resource
-        change = ObjectChange(ref, resource)
+        change = ObjectChange(ref, resource, before)
         for callback in list(self._callbacks.values()):
             callback(change)
 

@@ -186,13 +186,14 @@ class Runtime(Generic[R]):
         concurrency: int = CONCURRENCY,
         resync: Callable[[], timedelta] = lambda: RESYNC,
         resting: Callable[[R], Requeue | None] = lambda _: None,
+        concerns: Callable[[ObjectChange], bool] = lambda _: True,
         report_bug: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
         """Reconcile up to `concurrency` objects at once, and each at least every `resync`, which may vary.
 
         Nothing follows from the passing of time for an object for which `resting` returns something, or only from then
-        on: it is reconciled then, when it changes, and when asked to. `report_bug` is called with every unexpected
-        exception, which is a bug of ours.
+        on: it is reconciled then, when it changes, and when asked to. `concerns` tells whether anything can follow from
+        a change. `report_bug` is called with every unexpected exception, which is a bug of ours.
         """
         self._name = name
         self._reconcile = reconcile
@@ -203,6 +204,7 @@ class Runtime(Generic[R]):
         self._concurrency = concurrency
         self._resync = resync
         self._resting = resting
+        self._concerns = concerns
         self._on_bug = report_bug
         self._queue: WorkQueue[Ref[R]] = WorkQueue()
         self._rests: Rests[Ref[R]] = Rests()
@@ -275,7 +277,7 @@ class Runtime(Generic[R]):
             self._queue.add(ref, after)
 
     def _on_change(self, seen: ObjectChange) -> None:
-        if seen.ref.kind is self._kind:
+        if seen.ref.kind is self._kind and (self._concerns(seen) or seen.ref in self._failures):
             self.enqueue(seen.ref)
 
     async def _work_loop(self) -> None:

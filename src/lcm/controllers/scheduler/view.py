@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple, Self
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Ref, SessionRef, ref_of
 from lcm.controllers.scheduler.fleet_places import FleetPlaces
-from lcm.controllers.scheduler.index import ClaimIndex, PoolRef, SeatKey, SessionIndex, Spot, sessions_in
+from lcm.controllers.scheduler.index import (
+    ClaimIndex,
+    PoolRef,
+    SeatKey,
+    SessionIndex,
+    Spot,
+    is_same_to_scheduler,
+    sessions_in,
+)
 from lcm.controllers.scheduler.places import BootTime, SessionDurations, boot_time_of
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import NoRoom
@@ -205,6 +213,8 @@ class SchedulerView:
 
     def _on_change(self, seen: ObjectChange) -> None:
         resource = seen.resource
+        if is_same_to_scheduler(seen.before, resource):
+            return
         if seen.ref.kind is LabletSession:
             session = resource if isinstance(resource, LabletSession) else None
             if session is not None:

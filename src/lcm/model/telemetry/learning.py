@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, fsum
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -39,6 +40,9 @@ _USED: Final[Mapping[Measure, tuple[str, str]]] = {
 }
 """The fields for the use of a measure: once booted, and while booting. CML does not tell how much disk is used."""
 _USE_FIELDS: Final = tuple(name for names in _USED.values() for name in names)
+_LEARNED_FIELDS: Final = (*MEASURES, "boot_seconds", *_USE_FIELDS)
+"""The fields of a sample whose distribution a definition shows under the same names."""
+_read_learned: Final = attrgetter(*_LEARNED_FIELDS)
 _MB_PER_GB: Final = 1024
 _PORTS_SHOWN: Final = 5
 
