@@ -3,7 +3,8 @@
 `Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
 `run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
 and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work,
-and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name.
+and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name. `TimeLimit` is for what is awaited all the
+time.
 """
 
 import asyncio
@@ -24,6 +25,31 @@ _log: Final = structlog.get_logger()
 
 
 _LAST_WORDS_SECONDS: Final = 0.5
+
+
+class TimeLimit:
+    """Ends what a task does in it after so many seconds, with a TimeoutError: `asyncio.timeout` for frequent use."""
+
+    __slots__ = ("_cancelling", "_is_over", "_seconds", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "only what a task does can be ended"
+        self._task, self._cancelling, self._is_over = task, task.cancelling(), False
+        self._timer = task.get_loop().call_later(self._seconds, self._end)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._timer.cancel()
+        # Whoever else cancelled the task meanwhile is not to get a TimeoutError.
+        if self._is_over and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._task.cancel()
 
 
 class Supervisor:

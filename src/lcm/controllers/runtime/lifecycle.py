@@ -9,7 +9,6 @@ else. Every other error rises to `Runtime`, which maps it: a Conflict means that
 of the leader's term.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,6 +25,7 @@ from lcm.model.base.errors import Gone, Later, Refused, Stuck
 from lcm.model.base.resource import Status, shorten_text
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.providers.protocols.labhost import NotReady
+from lcm.system.tasks import TimeLimit
 
 HOST_SECONDS: Final = 10.0
 """How long one question to a host may take, so that a silent host does not delay other objects.
@@ -67,7 +67,7 @@ async def ask(answer: Awaitable[T]) -> T | Unknown:
 async def ask_host(answer: Awaitable[T]) -> T | Unknown:
     """Await a host's answer for at most HOST_SECONDS; return Unknown after that."""
     try:
-        async with asyncio.timeout(HOST_SECONDS):
+        with TimeLimit(HOST_SECONDS):
             return await answer
     except TimeoutError:
         return Unknown(f"no answer within {HOST_SECONDS:g} s")

@@ -30,6 +30,7 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import Artifacts, ListedArtifact, parse_address
 from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, LabSummary
 from lcm.providers.protocols.permit import check_permit
+from lcm.system.tasks import TimeLimit
 
 FILE_SWEEP_INTERVAL: Final = timedelta(hours=1)
 FILE_GRACE: Final = timedelta(hours=1)
@@ -148,7 +149,7 @@ class LabSweep:
 
     async def _sweep_worker(self, worker: LabWorker) -> None:
         uid, host = worker.metadata.uid, await self.hosts.of(worker)
-        async with asyncio.timeout(_LIST_SECONDS):
+        with TimeLimit(_LIST_SECONDS):
             labs = await host.labs()
         now, known = self.clock.now(), self._unowned_since.get(uid, {})
         left = find_leftover_labs(labs, self.occupants.on(worker), uid)

@@ -74,16 +74,14 @@ def write_lab_file(lab: SimLab) -> str:
     """Return a lab as a file that can be imported again."""
     names = {node.id: f"n{number}" for number, node in enumerate(lab.nodes.values())}
     ends = {one.id: f"i{k}" for node in lab.nodes.values() for k, one in enumerate(node.interfaces)}
-    document = {
-        "annotations": [_without_id(one) for one in lab.annotations.values()],
-        "smart_annotations": [_without_id(one) for one in lab.smart_annotations.values()],
-        "nodes": [
-            {"id": names[node.id]}
-            | write_spec(node)
-            | write_configuration(node.files, ALL_FILES)
-            | {"interfaces": [_write_interface(one) | {"id": ends[one.id]} for one in node.interfaces]}
-            for node in lab.nodes.values()
-        ],
+    nodes = [
+        {"id": names[node.id]}
+        | write_spec(node)
+        | write_configuration(node.files, ALL_FILES)
+        | {"interfaces": [_write_interface(one) | {"id": ends[one.id]} for one in node.interfaces]}
+        for node in lab.nodes.values()
+    ]
+    rest = {
         "links": [
             {
                 "id": f"l{number}",
@@ -96,9 +94,22 @@ def write_lab_file(lab: SimLab) -> str:
             }
             for number, link in enumerate(lab.links.values())
         ],
-        "lab": {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes},
     }
-    return "".join(_write_block(document, ""))
+    notes = {
+        "annotations": [_without_id(one) for one in lab.annotations.values()],
+        "smart_annotations": [_without_id(one) for one in lab.smart_annotations.values()],
+    }
+    heading = {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes}
+    body = [f"- {_write_known(msgspec.json.encode(one), '  ')}" for one in nodes]
+    return "".join(
+        (
+            *_write_block(notes, ""),
+            "nodes:\n" if body else "nodes: []\n",
+            *body,
+            _write_known(msgspec.json.encode(rest), ""),
+            *_write_block({"lab": heading}, ""),
+        )
+    )
 
 
 def write_tile(lab: SimLab, age: float) -> Json:
@@ -132,6 +143,12 @@ def _write_block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Itera
             yield " {}\n" if isinstance(one, dict) else " []\n"
         else:
             yield f" {_NEXT_LINE.sub(lambda _: chr(10) + indent, _write_scalar(one))}\n"
+
+
+@lru_cache(512)
+def _write_known(document: bytes, indent: str) -> str:
+    """Return a part of a lab, given as JSON, as `_write_block` does: labs of one definition have the same parts."""
+    return "".join(_write_block(msgspec.json.decode(document), indent))
 
 
 _NEXT_LINE: Final = re.compile(r"\n(?=[^\n])")
