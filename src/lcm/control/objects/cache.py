@@ -36,6 +36,7 @@ class Cache:
         """Follow these kinds. `chance` spreads out the processes that list again after the same outage."""
         self._plane = plane
         self._objects: dict[type[Any], dict[Ref[Any], Resource]] = {kind: {} for kind in kinds}
+        self._uids: dict[type[Any], dict[str, Ref[Any]]] = {kind: {} for kind in kinds}
         self._listed_at: dict[type[Any], int] = {}
         self._chance = chance
         self._callbacks: dict[object, Callable[[ObjectChange], None]] = {}
@@ -68,6 +69,11 @@ class Cache:
         found = self._objects_of(ref.kind).get(ref)
         assert found is None or isinstance(found, ref.kind)
         return found
+
+    def find(self, kind: type[R], uid: str) -> R | None:
+        """Return an object by its uid; None means that there is none, as far as is known."""
+        ref = self._uids[kind].get(uid)
+        return self.get(ref) if ref is not None else None
 
     def all(self, kind: type[R]) -> Sequence[R]:
         """Return all objects of a kind, in no particular order."""
@@ -192,10 +198,13 @@ class Cache:
         before = held.get(ref)
         if before is not None and before.metadata.resource_version >= revision:
             return
+        if before is not None and self._uids[ref.kind].get(before.metadata.uid) == ref:
+            del self._uids[ref.kind][before.metadata.uid]
         if resource is None:
             held.pop(ref, None)
         else:
             held[ref] = resource
+            self._uids[ref.kind][resource.metadata.uid] = ref
         change = ObjectChange(ref, resource, before)
         for callback in list(self._callbacks.values()):
             callback(change)
