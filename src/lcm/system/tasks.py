@@ -136,6 +136,10 @@ class _PresentTurn(threading.local):
         self.loop = None
 
 
+_LEEWAY: Final = 0.1
+"""What share of its time a turn may take longer, so that short turns cost nothing."""
+
+
 class LoopTurns:
     """How long those who share them may work together in one turn of the loop."""
 
@@ -146,10 +150,13 @@ class LoopTurns:
     def is_over(self) -> bool:
         """Return whether the present turn has taken long enough."""
         loop, turn = asyncio.get_running_loop(), self._present
+        now = loop.time()
         if turn.loop is not loop:
-            turn.loop, turn.began = loop, loop.time()
+            if 0 <= now - turn.began < self._seconds * _LEEWAY:
+                return False  # whether or not it is another turn
+            turn.loop, turn.began = loop, now
             loop.call_soon(turn.end, context=Context())  # called in the next turn
-        return loop.time() - turn.began > self._seconds
+        return now - turn.began > self._seconds
 
     async def wait(self, rest_seconds: float = 0.001) -> None:
         """Wait until a turn is not over. Whoever has used one up lets all the others who wait go first."""

@@ -219,13 +219,17 @@ def compute_spread(values: Sequence[float]) -> Spread | None:
     )
 
 
+def _is_known(value: float | None) -> bool:
+    return value is not None
+
+
 def with_learned_status(
     definition: LabletDefinition, samples: ObservedSamples, review: ReviewPolicy
 ) -> LabletDefinition:
     """Return a definition with its status computed from samples."""
     columns = zip(*map(_read_learned, samples.items), strict=True) if samples.items else ((),) * len(_LEARNED_FIELDS)
     spreads: dict[str, Any] = {
-        name: compute_spread([float(value) for value in column if value is not None])
+        name: compute_spread(list(map(float, column if None not in column else filter(_is_known, column))))
         for name, column in zip(_LEARNED_FIELDS, columns, strict=True)
     }
     status = msgspec.structs.replace(

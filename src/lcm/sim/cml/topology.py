@@ -180,8 +180,7 @@ _SPEC_FIELDS: Final = NodeSpec.__struct_fields__
 def read_topology(text: str | bytes) -> TopologyFile:
     """Parse a topology file, YAML or JSON."""
     try:
-        _refuse_aliases_and_depth(text)
-        document = yaml.load(text, Loader=yaml.CSafeLoader)
+        document = _load(text)
         return msgspec.convert(_upgrade(document), TopologyFile)
     except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         raise bad_request(f"Invalid topology: {error}") from error
@@ -263,11 +262,47 @@ def _upgrade_node(node: dict[str, Any]) -> dict[str, Any]:
     return kept | places
 
 
-def _refuse_aliases_and_depth(text: str | bytes) -> None:
-    depth = 0
+def _load(text: str | bytes) -> Any:  # noqa: ANN401  not checked yet
+    """Read a document as PyYAML's safe loader does, in one pass. What only some files have is left to that loader."""
+    root: list[Any] = []
+    within: list[tuple[Any, list[Any]]] = [(root, [])]
+    """The collections that are open, and of mappings the key whose value comes next."""
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            if event.tag is not None or event.value == _MERGE_KEY:
+                return yaml.load(text, Loader=yaml.CSafeLoader)
+            _attach(*within[-1], _read_scalar(event.value) if event.implicit[0] else event.value)
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            found: Any = {} if kind is yaml.MappingStartEvent else []
+            _attach(*within[-1], found)
+            within.append((found, []))
+            if len(within) > _MOST_DEPTH + 1:
+                raise bad_request("Invalid topology: nested too deeply.")
+        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            within.pop()
+        elif kind is yaml.AliasEvent:
             raise bad_request("Invalid topology: aliases are not supported.")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MOST_DEPTH:
-            raise bad_request("Invalid topology: nested too deeply.")
+    return root[0] if len(root) == 1 else yaml.load(text, Loader=yaml.CSafeLoader)
+
+
+def _attach(collection: Any, key: list[Any], value: Any) -> None:  # noqa: ANN401  not checked yet
+    if type(collection) is list:
+        collection.append(value)
+    elif not key:
+        if isinstance(value, dict | list):
+            raise bad_request("Invalid topology: a key that is a list or a mapping.")
+        key.append(value)
+    else:
+        collection[key.pop()] = value
+
+
+_MERGE_KEY: Final = "<<"
+_SCALARS: Final = yaml.SafeLoader("")
+
+
+@lru_cache(4096)
+def _read_scalar(text: str) -> Any:  # noqa: ANN401  likewise
+    """Return what a scalar without quotes means."""
+    tag = _SCALARS.resolve(yaml.ScalarNode, text, (True, False))
+    return _SCALARS.construct_document(yaml.ScalarNode(tag, text))
