@@ -169,7 +169,7 @@ class Fleet(Estate):
             concurrency=2,
             report_bug=lifecycle.report_bug,
         )
-        occupants.subscribe(runtime.enqueue)
+        occupants.subscribe(lambda ref, _: runtime.enqueue(ref))
         await runtime.run()
 
     def controller(self, *, cloud: Compute | None = None, hosts: Hosts | None = None) -> WorkerController:

@@ -5,6 +5,7 @@ again, also on another worker, unless they are in use.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from zlib import crc32
 
 from lcm.model.kinds.session import LabletSession
@@ -44,7 +45,7 @@ def allocate(
             given[name] = port
             used.add(port)
     first = crc32(seed.encode()) % len(OPEN_PORTS)
-    rest = (port for port in (*OPEN_PORTS[first:], *OPEN_PORTS[:first]) if port not in used)
+    rest = (port for port in chain(OPEN_PORTS[first:], OPEN_PORTS[:first]) if port not in used)
     for name in sorted(set(names) - set(given)):
         given[name] = next(rest)
     return given

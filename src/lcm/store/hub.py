@@ -81,7 +81,8 @@ class QueueWatch:
         self._hub = hub
         self._history = history
         self._prefix = prefixes[0] if len(prefixes) == 1 else ""
-        self._ranges = [key_range(prefix) for prefix in prefixes]
+        self._prefixes = tuple(prefixes)
+        self._any_key = next((within for prefix in prefixes if (within := key_range(prefix)) and not prefix), None)
         self.parts = {part if slash else ANY for part, slash, _ in (one.partition("/") for one in prefixes)}
         """The first parts of the keys that it wants."""
         self._read = after
@@ -151,10 +152,10 @@ class QueueWatch:
             self.end(error)
 
     def _select(self, changes: Sequence[Change]) -> Sequence[Change]:
-        if len(self._ranges) == 1:
-            low, high = self._ranges[0]
-            return [change for change in changes if low <= change.key < high]
-        return [change for change in changes if any(low <= change.key < high for low, high in self._ranges)]
+        if self._any_key is None:
+            return [change for change in changes if change.key.startswith(self._prefixes)]
+        low, high = self._any_key
+        return [change for change in changes if low <= change.key < high]
 
     async def _wait_for_commit(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()

@@ -3,7 +3,8 @@
 `Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
 `run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
 and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work,
-and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name.
+and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name. `TimeLimit` is for what is awaited all the
+time.
 """
 
 import asyncio
@@ -24,6 +25,31 @@ _log: Final = structlog.get_logger()
 
 
 _LAST_WORDS_SECONDS: Final = 0.5
+
+
+class TimeLimit:
+    """Ends what a task does in it after so many seconds, with a TimeoutError: `asyncio.timeout` for frequent use."""
+
+    __slots__ = ("_cancelling", "_is_over", "_seconds", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "only what a task does can be ended"
+        self._task, self._cancelling, self._is_over = task, task.cancelling(), False
+        self._timer = task.get_loop().call_later(self._seconds, self._end)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._timer.cancel()
+        # Whoever else cancelled the task meanwhile is not to get a TimeoutError.
+        if self._is_over and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._task.cancel()
 
 
 class Supervisor:
@@ -110,6 +136,10 @@ class _PresentTurn(threading.local):
         self.loop = None
 
 
+_LEEWAY: Final = 0.1
+"""What share of its time a turn may take longer, so that short turns cost nothing."""
+
+
 class LoopTurns:
     """How long those who share them may work together in one turn of the loop."""
 
@@ -120,10 +150,13 @@ class LoopTurns:
     def is_over(self) -> bool:
         """Return whether the present turn has taken long enough."""
         loop, turn = asyncio.get_running_loop(), self._present
+        now = loop.time()
         if turn.loop is not loop:
-            turn.loop, turn.began = loop, loop.time()
+            if 0 <= now - turn.began < self._seconds * _LEEWAY:
+                return False  # whether or not it is another turn
+            turn.loop, turn.began = loop, now
             loop.call_soon(turn.end, context=Context())  # called in the next turn
-        return loop.time() - turn.began > self._seconds
+        return now - turn.began > self._seconds
 
     async def wait(self, rest_seconds: float = 0.001) -> None:
         """Wait until a turn is not over. Whoever has used one up lets all the others who wait go first."""

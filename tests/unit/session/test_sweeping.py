@@ -36,7 +36,7 @@ def listed(name: str, age: timedelta) -> ListedArtifact:
 
 def left(name: str, age: timedelta, **known: LabletSession) -> bool:
     sessions = {"live": given.asap(phase=SessionPhase.RUNNING)} | known
-    return bool(find_leftover_files([listed(name, age)], sessions, NOW, kept_for=MONTH))
+    return bool(find_leftover_files([listed(name, age)], sessions.get, NOW, kept_for=MONTH))
 
 
 def ended(kept_for: timedelta | None) -> LabletSession:

@@ -271,7 +271,7 @@ async def test_who_waits_for_sessions_is_told_of_its_worker_alone() -> None:
     task = asyncio.create_task(cache.run())
     await cache.ready()
     occupants, told = await Occupants.follow(cache), list[str]()
-    occupants.subscribe(lambda ref: told.append(ref.name))
+    occupants.subscribe(lambda ref, _: told.append(ref.name))
     await fleet.host_session(workers[1])
     await asyncio.sleep(1)
     assert set(told) == {"w2"}

@@ -21,7 +21,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, has_same_hold
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.licences import token_id
@@ -319,7 +319,8 @@ class Calendar:
         self.changes += 1
         if seen.ref.kind in {LabletSession, Reservation}:
             self._apply_owner(seen.ref, resource)
-            self._apply_booking(seen.ref, resource)
+            if not has_same_hold(seen.before, resource):
+                self._apply_booking(seen.ref, resource)
         if seen.ref.kind is LabletSession:
             self._apply_session(seen.ref, resource if isinstance(resource, LabletSession) else None)
         if seen.ref.kind is LabWorkerPool:
@@ -353,14 +354,15 @@ class Calendar:
             self._booking_claims[ref] = after
 
     def _apply_owner(self, ref: Ref[Any], resource: Resource | None) -> None:
-        owner = self._owner_by_booking.pop(ref, None)
-        if owner is not None:
-            self._bookings_by_owner[owner].pop(ref)
-            if not self._bookings_by_owner[owner]:
-                del self._bookings_by_owner[owner]
-        if isinstance(resource, LabletSession | Reservation) and not _has_ended(resource):
-            self._bookings_by_owner.setdefault(resource.spec.owner, {})[ref] = resource
-            self._owner_by_booking[ref] = resource.spec.owner
+        booking = resource if isinstance(resource, LabletSession | Reservation) and not _has_ended(resource) else None
+        before, owner = self._owner_by_booking.get(ref), booking.spec.owner if booking else None
+        if before is not None and before != owner:
+            del self._bookings_by_owner[before][ref], self._owner_by_booking[ref]
+            if not self._bookings_by_owner[before]:
+                del self._bookings_by_owner[before]
+        if booking is not None and owner is not None:
+            self._bookings_by_owner.setdefault(owner, {})[ref] = booking
+            self._owner_by_booking[ref] = owner
 
     def _hold(self, pool: PoolRef, number: int, held: HeldClaim) -> None:
         self._claims.setdefault(pool, {})[held.holder] = number, held
@@ -380,12 +382,12 @@ class Calendar:
             known.seats.release(found[0], holder)
 
     def _apply_session(self, ref: Ref[Any], session: LabletSession | None) -> None:
-        before = self._worker_by_session.pop(ref, None)
-        if before is not None:
-            self._sessions_by_worker[before].pop(ref, None)
+        worker_id = session.status.worker_id if session and session.status.phase not in SESSION_MACHINE.final else None
+        before = self._worker_by_session.get(ref)
+        if before is not None and before != worker_id:
+            del self._sessions_by_worker[before][ref], self._worker_by_session[ref]
             if not self._sessions_by_worker[before]:
                 del self._sessions_by_worker[before]
-        worker_id = session.status.worker_id if session and session.status.phase not in SESSION_MACHINE.final else None
         if session is not None and worker_id is not None:
             self._sessions_by_worker.setdefault(worker_id, {})[ref] = session
             self._worker_by_session[ref] = worker_id

@@ -36,6 +36,7 @@ class Cache:
         """Follow these kinds. `chance` spreads out the processes that list again after the same outage."""
         self._plane = plane
         self._objects: dict[type[Any], dict[Ref[Any], Resource]] = {kind: {} for kind in kinds}
+        self._uids: dict[type[Any], dict[str, Ref[Any]]] = {kind: {} for kind in kinds}
         self._listed_at: dict[type[Any], int] = {}
         self._chance = chance
         self._callbacks: dict[object, Callable[[ObjectChange], None]] = {}
@@ -69,6 +70,11 @@ class Cache:
         assert found is None or isinstance(found, ref.kind)
         return found
 
+    def find(self, kind: type[R], uid: str) -> R | None:
+        """Return an object by its uid; None means that there is none, as far as is known."""
+        ref = self._uids[kind].get(uid)
+        return self.get(ref) if ref is not None else None
+
     def all(self, kind: type[R]) -> Sequence[R]:
         """Return all objects of a kind, in no particular order."""
         return [found for found in self._objects_of(kind).values() if isinstance(found, kind)]
@@ -99,7 +105,10 @@ class Cache:
             self._waiters.pop(reached, None)
 
     def subscribe(self, callback: Callable[[ObjectChange], None]) -> Callable[[], None]:
-        """Call `callback` with every object that changes from now on. Call the returned function to unsubscribe."""
+        """Call `callback` with every object that changes from now on, and with what was held of it until then.
+
+        Call the returned function to unsubscribe.
+        """
         token = object()
         self._callbacks[token] = callback
 
@@ -109,7 +118,7 @@ class Cache:
         return end
 
     async def replay(self, callback: Callable[[ObjectChange], None], kinds: Sequence[type[Any]]) -> Callable[[], None]:
-        """Subscribe, and call `callback` with every known object of some kinds, in their order, as if it changed now.
+        """Subscribe, and call `callback` with every known object of some kinds, in their order, as if it was new.
 
         Others have their turn in between, and what changes meanwhile is told at once, so an object may be told twice.
         Call the returned function to unsubscribe.
@@ -189,11 +198,14 @@ class Cache:
         before = held.get(ref)
         if before is not None and before.metadata.resource_version >= revision:
             return
+        if before is not None and self._uids[ref.kind].get(before.metadata.uid) == ref:
+            del self._uids[ref.kind][before.metadata.uid]
         if resource is None:
             held.pop(ref, None)
         else:
             held[ref] = resource
-        change = ObjectChange(ref, resource)
+            self._uids[ref.kind][resource.metadata.uid] = ref
+        change = ObjectChange(ref, resource, before)
         for callback in list(self._callbacks.values()):
             callback(change)
 

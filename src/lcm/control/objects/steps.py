@@ -3,7 +3,9 @@
 Pure. Used for the steps that controllers report and for those that the control plane takes itself.
 """
 
+from collections.abc import Collection
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -21,10 +23,14 @@ TEARDOWN = "lcm/teardown"
 
 def require_actor(kind: type[R], actor: str) -> None:
     """Raise Forbidden unless an actor takes part in the lifecycle of a kind and so may report on its objects."""
-    machine = KINDS[kind.__name__].machine
-    parts = {step.by for step in machine.steps} & ACTORS if machine else ACTORS
-    if actor not in parts:
+    if actor not in (parts := _find_actors(kind)):
         raise Forbidden(f"only {', '.join(sorted(parts))} may report the status of {kind.__name__} objects")
+
+
+@cache
+def _find_actors(kind: type[msgspec.Struct]) -> Collection[str]:
+    machine = KINDS[kind.__name__].machine
+    return {step.by for step in machine.steps} & ACTORS if machine else ACTORS
 
 
 def take_step(resource: R, status: Status, *, by: str, author: str, now: datetime, reason: str = "") -> R:

@@ -82,10 +82,14 @@ class Listing(Generic[R]):
 
 
 class ObjectChange(NamedTuple):
-    """An object as one commit left it. `resource` is None when it is gone, or no longer visible to this caller."""
+    """An object as one commit left it. `resource` is None when it is gone, or no longer visible to this caller.
+
+    `before` is what a cache held of it until then. None means that nothing is known of that.
+    """
 
     ref: Ref[Any]
     resource: Resource | None
+    before: Resource | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from lcm.control.plane.protocol import ObjectChange, Ref, WorkerRef
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, worker_of
+from lcm.model.kinds.session import LabletSession, has_same_hold, worker_of
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.places import claims_of_booking
 from lcm.placement.request import HeldClaim
@@ -166,15 +166,17 @@ class PoolIndex:
         return [one for one in found if one.metadata.uid not in self._pool_of_seated]
 
     def _on_change(self, seen: ObjectChange) -> None:
-        ref, resource = seen
+        ref, resource = seen.ref, seen.resource
         if ref.kind is LabWorker:
             self._update_worker(ref, resource if isinstance(resource, LabWorker) else None)
         elif ref.kind is LabWorkerPool:
             self._update_pool(ref, resource if isinstance(resource, LabWorkerPool) else None)
-        elif ref.kind in {LabletSession, Reservation}:
+        elif ref.kind is LabletSession:
+            if not has_same_hold(seen.before, resource):
+                self._update_claims(ref, resource)
+            self._update_session(ref, resource if isinstance(resource, LabletSession) else None)
+        elif ref.kind is Reservation:
             self._update_claims(ref, resource)
-            if ref.kind is LabletSession:
-                self._update_session(ref, resource if isinstance(resource, LabletSession) else None)
         elif ref.kind is WorkerTemplate:
             for pool_ref, pool in self._pools.items():
                 if (pool.metadata.namespace, pool.spec.template) == (ref.namespace, ref.name):
@@ -190,10 +192,9 @@ class PoolIndex:
             self._subscriber(pool)
 
     def _update_session(self, ref: Ref[LabletSession], session: LabletSession | None) -> None:
-        before = self._worker_by_session.pop(ref, None)
-        if before is not None:
-            self._sessions_by_worker[before].pop(ref, None)
-        worker_id = worker_of(session) if session else None
+        before, worker_id = self._worker_by_session.get(ref), worker_of(session) if session else None
+        if before is not None and before != worker_id:
+            del self._sessions_by_worker[before][ref], self._worker_by_session[ref]
         if session is not None and worker_id is not None:
             self._sessions_by_worker[worker_id][ref] = session
             self._worker_by_session[ref] = worker_id

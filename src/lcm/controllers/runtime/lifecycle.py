@@ -9,7 +9,6 @@ else. Every other error rises to `Runtime`, which maps it: a Conflict means that
 of the leader's term.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,6 +25,7 @@ from lcm.model.base.errors import Gone, Later, Refused, Stuck
 from lcm.model.base.resource import Status, shorten_text
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.providers.protocols.labhost import NotReady
+from lcm.system.tasks import TimeLimit
 
 HOST_SECONDS: Final = 10.0
 """How long one question to a host may take, so that a silent host does not delay other objects.
@@ -67,7 +67,7 @@ async def ask(answer: Awaitable[T]) -> T | Unknown:
 async def ask_host(answer: Awaitable[T]) -> T | Unknown:
     """Await a host's answer for at most HOST_SECONDS; return Unknown after that."""
     try:
-        async with asyncio.timeout(HOST_SECONDS):
+        with TimeLimit(HOST_SECONDS):
             return await answer
     except TimeoutError:
         return Unknown(f"no answer within {HOST_SECONDS:g} s")
@@ -218,8 +218,10 @@ class RaisedAlerts(Generic[R]):
         self, resource: R, findings: Iterable[AlertFinding], unchanged: frozenset[str] = frozenset()
     ) -> None:
         """Raise what is wrong with an object and clear what no longer is; leave `unchanged` alerts as they are."""
-        ref, known = ref_of(resource), self._find(resource)
-        wrong = {one.alert: one for one in findings}
+        ref, wrong = ref_of(resource), {one.alert: one for one in findings}
+        if not wrong and not self._assumed and ref not in self._objects:
+            return
+        known = self._find(resource)
         kept = unchanged | ({self._stuck} if known.has_bug else frozenset())
         for name in sorted(set(known.raised) - set(wrong) - kept):
             await self._plane.clear_alert(ref, name)
@@ -228,6 +230,8 @@ class RaisedAlerts(Generic[R]):
                 await self._plane.raise_alert(ref, finding)
         known.raised = {name: gist for name, gist in known.raised.items() if name in kept}
         known.raised |= {name: (one.severity, one.reason) for name, one in wrong.items()}
+        if not known.raised and not known.has_bug and not self._assumed:
+            self.forget(ref)
 
     async def raise_bug(self, resource: R, error: Exception) -> None:
         """Raise an alert about a bug of ours that keeps an object from being reconciled."""
@@ -248,6 +252,10 @@ class RaisedAlerts(Generic[R]):
             self.end_bug(ref)
             await self.sync(resource, ())
             self.forget(ref)
+
+    def has_any(self, ref: Ref[R]) -> bool:
+        """Return whether an object may have alerts."""
+        return ref in self._objects
 
     def forget(self, ref: Ref[R]) -> None:
         """Forget an object that is gone."""
@@ -304,6 +312,12 @@ class Lifecycle(Generic[R, V, S, E]):
     async def load_alerts(self) -> None:
         """Read the alerts that were raised before this term."""
         await self._alerts.load()
+
+    def is_concerned(self, ref: Ref[R]) -> bool:
+        """Return whether anything can follow from a change of an object: a decision, or that alerts are cleared."""
+        resource = self._cache.get(ref)
+        can_decide = resource is not None and self._life.is_concern(resource)
+        return can_decide or self._alerts.has_any(ref) or ref in self._put_off
 
     async def reconcile(self, ref: Ref[R]) -> Requeue:
         """Look at an object, decide, do one thing, and return when to look again."""

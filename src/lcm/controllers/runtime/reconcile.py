@@ -53,11 +53,14 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K, after: timedelta = NO_DELAY) -> None:
         """Make a key due after a delay. If it is already due earlier, the earlier time stays."""
-        due = _loop_time() + max(0.0, after.total_seconds())
+        if key in self._queued:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() if after is NO_DELAY else loop.time() + max(0.0, after.total_seconds())
         if key in self._in_progress:
             self._in_progress[key] = min(self._in_progress[key], due)
-        elif key not in self._queued:
-            self._schedule(key, due)
+        else:
+            self._schedule(key, due, loop)
 
     async def take(self) -> K:
         """Wait for the next due key. Nobody else gets it before `finish` is called."""
@@ -70,7 +73,7 @@ class WorkQueue(Generic[K]):
         """Return a key that was taken; it is queued again if it was added meanwhile."""
         due = self._in_progress.pop(key)
         if due < math.inf:
-            self._schedule(key, due)
+            self._schedule(key, due, asyncio.get_running_loop())
 
     def clear(self) -> None:
         """Remove every key that is not being worked on."""
@@ -84,25 +87,21 @@ class WorkQueue(Generic[K]):
         """Return the number of keys that are due and not taken."""
         return len(self._queued)
 
-    def _schedule(self, key: K, due: float) -> None:
+    def _schedule(self, key: K, due: float, loop: asyncio.AbstractEventLoop) -> None:
         timer = self._timers.get(key)
         if timer is not None:
             if timer.when() <= due:
                 return
             timer.cancel()
-        if due <= _loop_time():
+        if due <= loop.time():
             self._make_due(key)
         else:
-            self._timers[key] = asyncio.get_running_loop().call_at(due, self._make_due, key)
+            self._timers[key] = loop.call_at(due, self._make_due, key)
 
     def _make_due(self, key: K) -> None:
         self._timers.pop(key, None)
         self._queued.add(key)
         self._ready.put_nowait(key)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Rests(Generic[K]):
@@ -186,13 +185,14 @@ class Runtime(Generic[R]):
         concurrency: int = CONCURRENCY,
         resync: Callable[[], timedelta] = lambda: RESYNC,
         resting: Callable[[R], Requeue | None] = lambda _: None,
+        concerns: Callable[[ObjectChange], bool] = lambda _: True,
         report_bug: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
         """Reconcile up to `concurrency` objects at once, and each at least every `resync`, which may vary.
 
         Nothing follows from the passing of time for an object for which `resting` returns something, or only from then
-        on: it is reconciled then, when it changes, and when asked to. `report_bug` is called with every unexpected
-        exception, which is a bug of ours.
+        on: it is reconciled then, when it changes, and when asked to. `concerns` tells whether anything can follow from
+        a change. `report_bug` is called with every unexpected exception, which is a bug of ours.
         """
         self._name = name
         self._reconcile = reconcile
@@ -203,6 +203,7 @@ class Runtime(Generic[R]):
         self._concurrency = concurrency
         self._resync = resync
         self._resting = resting
+        self._concerns = concerns
         self._on_bug = report_bug
         self._queue: WorkQueue[Ref[R]] = WorkQueue()
         self._rests: Rests[Ref[R]] = Rests()
@@ -275,7 +276,7 @@ class Runtime(Generic[R]):
             self._queue.add(ref, after)
 
     def _on_change(self, seen: ObjectChange) -> None:
-        if seen.ref.kind is self._kind:
+        if seen.ref.kind is self._kind and (self._concerns(seen) or seen.ref in self._failures):
             self.enqueue(seen.ref)
 
     async def _work_loop(self) -> None:

@@ -5,20 +5,19 @@ proposal: the plane verifies it and commits claim, ports and time together.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, R, Ref
+from lcm.control.plane.protocol import Plane
 from lcm.controllers.runtime.election import ElectedController
-from lcm.controllers.runtime.reconcile import Requeue, Runtime
+from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
 from lcm.controllers.scheduler.reservations import ReservationReconciler
 from lcm.controllers.scheduler.reservations import rest_of as rest_of_reservation
-from lcm.controllers.scheduler.sessions import SchedulingReconciler, rest_of
+from lcm.controllers.scheduler.sessions import SchedulingReconciler, is_concern, rest_of
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
@@ -54,27 +53,28 @@ class SchedulerController(ElectedController):
         view = await SchedulerView.follow(cache, terms=settings.terms, now=self.clock.now, changed=placing.wake)
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
-        of_sessions = self._runtime(
-            sessions.reconcile, cache, LabletSession, resync, lambda session: rest_of(session, self.clock.now())
+        parts: Any = {"clock": self.clock, "chance": self.chance, "resync": resync}
+        of_sessions = Runtime(
+            f"{LEASE} of sessions",
+            sessions.reconcile,
+            cache,
+            LabletSession,
+            resting=lambda session: rest_of(session, self.clock.now()),
+            concerns=lambda seen: is_concern(seen.resource),
+            **parts,
         )
-        of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync, rest_of_reservation)
-        view.subscribe(of_sessions.enqueue)
+        of_reservations = Runtime(
+            f"{LEASE} of reservations",
+            reservations.reconcile,
+            cache,
+            Reservation,
+            resting=rest_of_reservation,
+            **parts,
+        )
+        view.subscribe(lambda ref: of_sessions.enqueue(ref) if is_concern(cache.get(ref)) else None)
         reservations.subscribe(of_reservations.enqueue)
         try:
             await run_until_first_ends(of_sessions.run(), of_reservations.run(), placing.run(view))
         finally:
             reservations.stop()
             view.stop()
-
-    def _runtime(
-        self,
-        reconcile: Callable[[Ref[R]], Awaitable[Requeue]],
-        cache: Cache,
-        kind: type[R],
-        resync: Callable[[], timedelta],
-        resting: Callable[[R], Requeue | None],
-    ) -> Runtime[R]:
-        name = f"{LEASE} of {kind.__name__}"
-        return Runtime(
-            name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
-        )

@@ -247,6 +247,19 @@ class SessionIndex:
             del self._by_hour[hour]
 
 
+def is_same_to_scheduler(before: object, after: object) -> bool:
+    """Return whether a session did not change in what others may wait for, nor in what is kept of it here."""
+    if not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
+        return False
+    old, new = before.status, after.status
+    return (
+        old.phase is new.phase
+        and old.phase not in _WAITING
+        and old.conditions == new.conditions
+        and _fingerprint(before) == _fingerprint(after)
+    )
+
+
 def _hour_of(moment: datetime) -> int:
     return int(moment.timestamp() // 3600)
 

@@ -24,6 +24,7 @@ from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment
+from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import (
     SESSION_MACHINE,
     LabletSession,
@@ -140,6 +141,11 @@ def rest_of(session: LabletSession, now: datetime) -> Requeue | None:
     promised = status.phase is SessionPhase.SCHEDULED and status.worker_id is None
     rests = promised and status.claim is not None and now < status.claim.start
     return requeue_at(status.claim.start, now) if rests and status.claim is not None else None
+
+
+def is_concern(session: Resource | None) -> bool:
+    """Return whether anything can be decided about a session here."""
+    return isinstance(session, LabletSession) and session.status.phase in DECIDERS
 
 
 def _send_back(facts: SchedulerFacts, reason: str, why: str) -> Report[LabletSessionStatus]:

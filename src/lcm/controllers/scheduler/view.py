@@ -10,11 +10,20 @@ from typing import Any, Final, NamedTuple, Self
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Ref, SessionRef, ref_of
 from lcm.controllers.scheduler.fleet_places import FleetPlaces
-from lcm.controllers.scheduler.index import ClaimIndex, PoolRef, SeatKey, SessionIndex, Spot, sessions_in
+from lcm.controllers.scheduler.index import (
+    ClaimIndex,
+    PoolRef,
+    SeatKey,
+    SessionIndex,
+    Spot,
+    is_same_to_scheduler,
+    sessions_in,
+)
 from lcm.controllers.scheduler.places import BootTime, SessionDurations, boot_time_of
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, Seat, get_claim
 from lcm.model.kinds.settings import SystemSettings
@@ -23,6 +32,7 @@ from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.limits import LIMITS
+from lcm.placement.places import is_accepting
 from lcm.placement.request import Place
 from lcm.placement.rules import is_static
 from lcm.placement.workers import KnownWorkers
@@ -205,6 +215,8 @@ class SchedulerView:
 
     def _on_change(self, seen: ObjectChange) -> None:
         resource = seen.resource
+        if is_same_to_scheduler(seen.before, resource):
+            return
         if seen.ref.kind is LabletSession:
             session = resource if isinstance(resource, LabletSession) else None
             if session is not None:
@@ -216,7 +228,7 @@ class SchedulerView:
         if seen.ref.kind in {LabletSession, Reservation}:
             self._update_claims(seen.ref, resource if isinstance(resource, LabletSession | Reservation) else None)
         elif seen.ref.kind is LabWorker:
-            self._update_worker(seen.ref, resource if isinstance(resource, LabWorker) else None)
+            self._update_worker(seen)
         elif seen.ref.kind is LabWorkerPool:
             pool = resource if isinstance(resource, LabWorkerPool) else None
             for seat in self._places.update_pool(seen.ref, pool):
@@ -237,7 +249,8 @@ class SchedulerView:
             self._places.update_claim(spot, holder)
             self._signal_news()
 
-    def _update_worker(self, ref: Ref[Any], worker: LabWorker | None) -> None:
+    def _update_worker(self, seen: ObjectChange) -> None:
+        ref, worker = seen.ref, seen.resource if isinstance(seen.resource, LabWorker) else None
         uid = worker.metadata.uid if worker else None
         before = self._uids.pop(ref, None)
         if before is not None and before != uid:
@@ -252,7 +265,9 @@ class SchedulerView:
             else:
                 self.undersized[uid] = None
             self._uids[ref] = uid
-            self._requeue_sessions(*self._places.update_worker(uid, told=told))
+            spots = self._places.update_worker(uid, told=told)
+            if not _serves_alike(seen.before, worker):
+                self._requeue_sessions(*spots)
         self._notify()
 
     def _requeue_sessions(self, *spots: Spot) -> None:
@@ -272,6 +287,17 @@ class SchedulerView:
             self._refusals[wish] = kept
             if not kept:
                 del self._refusals[wish]
+
+
+def _serves_alike(before: Resource | None, after: LabWorker) -> bool:
+    """Return whether a worker did not change in what decides whether sessions are bound to it, or sent back."""
+    if not isinstance(before, LabWorker) or before.metadata.uid != after.metadata.uid:
+        return False
+    return before.status.phase is after.status.phase and (
+        is_accepting(before),
+        before.metadata.deletion_timestamp,
+        before.spec.wanted_state,
+    ) == (is_accepting(after), after.metadata.deletion_timestamp, after.spec.wanted_state)
 
 
 def _pool_of(session: LabletSession, seat: Seat) -> PoolRef:

@@ -17,13 +17,13 @@ from lcm.controllers.session.effects import SessionEffects
 from lcm.controllers.session.held_labs import HeldLabs
 from lcm.controllers.session.lab_watch import LabWatch
 from lcm.controllers.session.lifecycle import SessionLifecycle, rest_of
-from lcm.controllers.session.look import LookMemory, SessionLook
+from lcm.controllers.session.look import LookMemory, SessionLook, find_next_starts
 from lcm.controllers.session.sweeping import FileSweep, LabSweep
 from lcm.controllers.session.view import SessionRules
 from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import Artifacts
@@ -36,7 +36,6 @@ CONCURRENCY: Final = 64
 """How many sessions are handled at once: a removal may take a minute, a CML that does not answer seconds per look."""
 
 _MIN_INTERVAL: Final = timedelta(seconds=0.2)
-_HORIZON: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,12 @@ class LabletController(ElectedController):
             concurrency=CONCURRENCY,
             resync=lambda: max(RESYNC, rules().watch),
             resting=lambda session: rest_of(session, self.clock.now()),
+            concerns=lambda seen: lifecycle.is_concerned(seen.ref),
             report_bug=lifecycle.report_bug,
         )
-        waiting = _WaitingSessions(cache, occupants, self.clock, runtime.enqueue)
+        waiting = _WaitingSessions(cache, occupants, self.clock, rules, runtime.enqueue)
         stop = cache.subscribe(waiting.on_change)
-        occupants.subscribe(waiting.requeue_on)
+        occupants.subscribe(lambda ref, _: waiting.requeue_on(ref))
         try:
             sweep = FileSweep(plane, self.artifacts, cache, self.clock, self.chance, rules)
             held = HeldLabs(plane, self.artifacts, self.clock)
@@ -107,6 +107,7 @@ class _WaitingSessions:
     cache: Cache
     occupants: Occupants
     clock: Clock
+    rules: Callable[[], SessionRules]
     poke: Callable[[SessionRef], object]
 
     def on_change(self, seen: ObjectChange) -> None:
@@ -115,9 +116,8 @@ class _WaitingSessions:
             self.requeue_on(seen.ref)
 
     def requeue_on(self, ref: WorkerRef) -> None:
-        """Requeue the sessions that are to start on a worker."""
+        """Requeue the sessions whose turn it is to start on a worker."""
         worker = self.cache.get(ref)
-        others = self.occupants.of(worker, self.clock.now(), _HORIZON) if worker else ()
-        for session in others:
-            if session.status.phase is SessionPhase.SCHEDULED:
-                self.poke(ref_of(session))
+        others = self.occupants.on(worker) if worker else ()
+        for session in find_next_starts(others, self.rules().starts, self.clock.now()):
+            self.poke(ref_of(session))

@@ -5,7 +5,6 @@ the last moment: by the lab hosts' providers, and here before files are written.
 reports about a lab into an observation.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,6 +48,7 @@ from lcm.model.topology.ports import used_ports
 from lcm.providers.protocols.artifacts import Artifacts
 from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, NodeFacts, NodeUse, SimulationStats
 from lcm.providers.protocols.permit import check_permit
+from lcm.system.tasks import TimeLimit
 
 Observer = Literal["lablet-controller", "manual"]
 
@@ -112,7 +112,7 @@ class SessionEffects:
         """Carry out an effect and return its outcome; raise Later when it takes too long."""
         seconds = OBSERVE_SECONDS if isinstance(effect, Observe) else EFFECT_SECONDS
         try:
-            async with asyncio.timeout(seconds):
+            with TimeLimit(seconds):
                 if isinstance(effect, Prepare):
                     return await self._prepare(view)
                 if isinstance(effect, Discard):
@@ -126,7 +126,7 @@ class SessionEffects:
         uris = [prepared_uri(view.session), *([collected_uri(view.session)] if view.is_deleted else [])]
         check_permit()
         try:
-            async with asyncio.timeout(DISCARD_SECONDS):
+            with TimeLimit(DISCARD_SECONDS):
                 for uri in uris:
                     await self.artifacts.remove(uri)
         except TimeoutError:

@@ -66,6 +66,7 @@ class LabWatch:
             chance=chance,
             concurrency=_CONCURRENCY,
             resting=lambda _: DONE,
+            concerns=lambda seen: seen.ref in self._workers,
         )
 
     async def run(self) -> None:
@@ -87,12 +88,12 @@ class LabWatch:
         known, now = self._workers.get(ref), self._clock.now()
         if known is None:
             return DONE
-        if now < known.due:
-            return requeue_at(known.due, now)
         self._forget_moved(known)
         if not known.views:
             del self._workers[ref]
             return DONE
+        if now < known.due:
+            return requeue_at(known.due, now)
         await self._look(ref, known)
         known.due = self._clock.now() + self._rules().watch
         return requeue_at(known.due, self._clock.now())

@@ -150,16 +150,20 @@ def decide(view: SessionView) -> Decision:
     return with_visibility(view, decider(view)) if decider else Wait()
 
 
+def is_concern(session: LabletSession) -> bool:
+    """Return whether anything can be decided about a session here; before it has a worker it is the scheduler's."""
+    status = session.status
+    return status.phase in DECIDERS and (status.phase is not SessionPhase.SCHEDULED or status.worker_id is not None)
+
+
 def rest_of(session: LabletSession, now: datetime) -> Requeue | None:
     """Return until when nothing is to be decided about a session, unless it changes; None if it does not rest."""
     status = session.status
-    if status.phase is SessionPhase.RUNNING or status.phase not in DECIDERS:
+    if status.phase is SessionPhase.RUNNING or not is_concern(session):
         return DONE  # what is decided of a session that runs always names the time of the next look
-    if status.phase is not SessionPhase.SCHEDULED or status.claim is None:
-        return None
-    if now < status.claim.start:
+    if status.phase is SessionPhase.SCHEDULED and status.claim is not None and now < status.claim.start:
         return requeue_at(status.claim.start, now)
-    return DONE if status.worker_id is None else None
+    return None
 
 
 def react(view: SessionView, effect: Effect, outcome: EffectOutcome) -> Decision:
@@ -187,7 +191,7 @@ class SessionLifecycle(Lifecycle[LabletSession, SessionView, LabletSessionStatus
             act=hands.do,
             react=react,
             find_alerts=find_alerts,
-            is_concern=lambda session: session.status.phase in DECIDERS,
+            is_concern=is_concern,
             rest=rest,
         )
         alerts = RaisedAlerts(plane, LabletSession, ALERT_NAMES, stuck=SESSION_STUCK)

@@ -8,7 +8,7 @@ the term; only the polling rate and the start of a silence depend on it. `count_
 twenty labs that boot at once take longer than four at a time.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -115,6 +115,14 @@ def count_ahead(session: LabletSession, others: Iterable[LabletSession], now: da
     mine = _start_order(session)
     rest = (one for one in others if one.metadata.uid != session.metadata.uid)
     return sum(_is_starting(one, now) or (_is_waiting(one, now) and _start_order(one) < mine) for one in rest)
+
+
+def find_next_starts(others: Iterable[LabletSession], starts: int, now: datetime) -> Sequence[LabletSession]:
+    """Return the sessions whose turn it is to start on their worker, where so many may start at once."""
+    others = list(others)
+    left = starts - sum(_is_starting(one, now) for one in others)
+    waiting = [one for one in others if _is_waiting(one, now)] if left > 0 else []
+    return waiting if len(waiting) <= left else sorted(waiting, key=_start_order)[:left]
 
 
 def _is_starting(session: LabletSession, now: datetime) -> bool:

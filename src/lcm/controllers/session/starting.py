@@ -63,7 +63,7 @@ def decide_scheduled(view: SessionView) -> Decision:
     if view.worker is None or not is_accepting(view.worker) or view.is_overdue or is_too_late(view.session, view.now):
         return Wait()
     if view.ahead >= view.rules.starts:
-        return poll_again(view)
+        return Wait()  # it is woken when one of those has started
     progress = at_step(view, StepName.FETCH)
     return move(view, _P.INSTANTIATING, f"it starts on {view.worker_label}", progress=progress, last_error="")
 

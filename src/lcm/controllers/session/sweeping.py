@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -30,6 +31,7 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import Artifacts, ListedArtifact, parse_address
 from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, LabSummary
 from lcm.providers.protocols.permit import check_permit
+from lcm.system.tasks import TimeLimit
 
 FILE_SWEEP_INTERVAL: Final = timedelta(hours=1)
 FILE_GRACE: Final = timedelta(hours=1)
@@ -62,8 +64,8 @@ class FileSweep:
         """Remove the files that no session owns."""
         listed = await self.artifacts.list_temporary()
         now = self.clock.now()
-        sessions = {one.metadata.uid: one for one in self.cache.all(LabletSession)}
-        for uri in find_leftover_files(listed, sessions, now, kept_for=self.rules().kept_for):
+        kept_for = self.rules().kept_for
+        for uri in find_leftover_files(listed, partial(self.cache.find, LabletSession), now, kept_for=kept_for):
             if await self._is_kept_longer(uri, now):
                 continue
             check_permit()
@@ -78,17 +80,21 @@ class FileSweep:
 
 
 def find_leftover_files(
-    listed: Iterable[ListedArtifact], sessions: Mapping[str, LabletSession], now: datetime, *, kept_for: timedelta
+    listed: Iterable[ListedArtifact],
+    find_session: Callable[[str], LabletSession | None],
+    now: datetime,
+    *,
+    kept_for: timedelta,
 ) -> Sequence[str]:
-    """Return the files that belong to no live session, or were collected too long ago. Sessions are given by uid."""
+    """Return the files that belong to no live session, or were collected too long ago. Sessions are found by uid."""
 
     def is_left(one: ListedArtifact) -> bool:
         name, age = parse_address(one.uri).name, now - one.stored_at
         if not name.startswith(COLLECTED_PREFIX):
-            owner = sessions.get(name.partition("/")[0])
+            owner = find_session(name.partition("/")[0]) if age >= FILE_GRACE else None
             return age >= FILE_GRACE and (owner is None or owner.status.phase in SESSION_MACHINE.final)
-        whose = _parse_collected(one.uri)
-        told = _find_artifact(sessions.get(whose[0].name), whose[1]) if whose else None
+        whose = _COLLECTED_NAME.fullmatch(name)
+        told = _find_artifact(find_session(whose[2]), whose[3]) if whose else None
         return _is_expired(told, now) if told else age >= kept_for
 
     return [one.uri for one in listed if is_left(one)]
@@ -148,7 +154,7 @@ class LabSweep:
 
     async def _sweep_worker(self, worker: LabWorker) -> None:
         uid, host = worker.metadata.uid, await self.hosts.of(worker)
-        async with asyncio.timeout(_LIST_SECONDS):
+        with TimeLimit(_LIST_SECONDS):
             labs = await host.labs()
         now, known = self.clock.now(), self._unowned_since.get(uid, {})
         left = find_leftover_labs(labs, self.occupants.on(worker), uid)
@@ -161,7 +167,7 @@ class LabSweep:
     async def _settle(self, host: LabHost, lab: LabSummary, worker: LabWorker) -> None:
         """Remove a leftover lab, or hold it, by what the plane says of its session now."""
         uid = owner_of(lab.title) or ""
-        cached = next((one for one in self.cache.all(LabletSession) if one.metadata.uid == uid), None)
+        cached = self.cache.find(LabletSession, uid)
         namespace = cached.metadata.namespace if cached else namespace_in(lab.title)
         owner = await self.plane.get(Ref(LabletSession, uid, namespace))
         if not find_leftover_labs([lab], [owner] if owner else [], worker.metadata.uid):

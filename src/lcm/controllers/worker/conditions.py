@@ -35,6 +35,7 @@ from lcm.providers.protocols.labhost import Licence, NodeDefinition, Stats
 _P = WorkerPhase
 _PHASES_WITHOUT_MACHINE: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.TERMINATED})
 _C = WorkerCondition
+_ORDER: Final = {str(name): place for place, name in enumerate(WorkerCondition)}
 
 
 def with_conditions(
@@ -61,8 +62,7 @@ def with_conditions(
     for name, truth, reason, message in known:
         new = Condition(type=name, status=truth, last_transition_at=now, reason=reason, message=message)
         conditions = with_condition(conditions, new)
-    order = {str(name): place for place, name in enumerate(WorkerCondition)}
-    ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
+    ordered = tuple(sorted(conditions, key=lambda one: _ORDER.get(one.type, len(_ORDER))))
     return msgspec.structs.replace(status, conditions=ordered)
 
 

@@ -15,7 +15,7 @@ from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.worker.effects import WorkerEffects
-from lcm.controllers.worker.lifecycle import WorkerLifecycle, rest_of
+from lcm.controllers.worker.lifecycle import WorkerLifecycle, is_serving_on, rest_of
 from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import IdleDetection, Occupants
@@ -82,7 +82,7 @@ class WorkerController(ElectedController):
         clock, chance, enqueue = self.clock, self.chance, runtime.enqueue
         monitor = Monitor(plane, cache, self.cloud, self.hosts, clock=clock, chance=chance, settings=settings)
         discovery = Discovery(plane, cache, self.cloud, clock=clock, chance=chance, settings=settings, poke=enqueue)
-        occupants.subscribe(runtime.enqueue)
+        occupants.subscribe(lambda ref, stays: None if stays and is_serving_on(cache.get(ref)) else enqueue(ref))
         try:
             await run_until_first_ends(
                 runtime.run(),

@@ -97,6 +97,11 @@ def rest_of(worker: LabWorker, occupants: Occupants, *, monitored: bool) -> Requ
     return DONE if monitored and status.phase in _RESTING_PHASES and calm and quiet and reachable else None
 
 
+def is_serving_on(worker: LabWorker | None) -> bool:
+    """Return whether nothing follows for a worker from how far the sessions on it are."""
+    return worker is not None and worker.status.phase is WorkerPhase.ACTIVE
+
+
 class WorkerLifecycle(Lifecycle[LabWorker, WorkerView, LabWorkerStatus, Effect]):
     """Takes each worker one step further."""
 

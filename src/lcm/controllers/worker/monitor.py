@@ -301,6 +301,8 @@ class Monitor:
     async def _measure_others(self) -> None:
         """Measure the workers that do not serve, seldom and one after the other."""
         while True:
+            while not self._settings().worker_monitoring_enabled:
+                await self._resettled.wait()
             others = [ref for ref in self._workers if ref not in self._tasks]
             await self._pause(SLOW_FACTS_EVERY / (len(others) + 1))
             for ref in others:

@@ -17,7 +17,8 @@ from lcm.control.plane.protocol import ObjectChange, Plane, Ref, WorkerRef, ref_
 from lcm.model.base.errors import Conflict, Gone, Later, Refused
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.pool import LabWorkerPool
-from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, needs_its_worker, worker_of
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, has_same_hold, needs_its_worker, worker_of
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
 from lcm.model.telemetry.idle import SESSIONS
 from lcm.settings.load import Settings
@@ -29,9 +30,7 @@ class Occupants:
     def __init__(self) -> None:
         self._sessions: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
         self._worker_uids: dict[Ref[LabletSession], str] = {}
-        self._needs: dict[Ref[LabletSession], object] = {}
-        """What tells whether, and from when on, a session needs its worker."""
-        self._subscriber: Callable[[Ref[LabWorker]], object] | None = None
+        self._subscriber: OnOccupants | None = None
         self._workers: dict[str, Ref[LabWorker]] = {}
         self._uids: dict[Ref[LabWorker], str] = {}
         self.stop: Callable[[], None] = lambda: None
@@ -43,8 +42,11 @@ class Occupants:
         made.stop = await cache.replay(made._on_change, [LabWorker, LabletSession])
         return made
 
-    def subscribe(self, changed: Callable[[Ref[LabWorker]], object]) -> None:
-        """Call `changed` with each worker whose sessions, or what they need of it, change from now on."""
+    def subscribe(self, changed: "OnOccupants") -> None:
+        """Call `changed` with each worker whose sessions, or what they need of it, change from now on.
+
+        It is also told whether the session was on the worker all the time, and claims of it what it did.
+        """
         self._subscriber = changed
 
     def of(self, worker: LabWorker, now: datetime, horizon: timedelta) -> Sequence[LabletSession]:
@@ -66,7 +68,7 @@ class Occupants:
 
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is LabletSession:
-            self._track_session(seen.ref, seen.resource if isinstance(seen.resource, LabletSession) else None)
+            self._track_session(seen)
         elif seen.ref.kind is LabWorker:
             self._track_worker(seen.ref, seen.resource if isinstance(seen.resource, LabWorker) else None)
 
@@ -80,30 +82,38 @@ class Occupants:
             self._workers[uid] = ref
             self._uids[ref] = uid
 
-    def _track_session(self, ref: Ref[LabletSession], session: LabletSession | None) -> None:
-        before = self._worker_uids.pop(ref, None)
-        if before is not None:
-            self._sessions[before].pop(ref, None)
-        now = worker_of(session) if session is not None else None
+    def _track_session(self, seen: ObjectChange) -> None:
+        ref, session = seen.ref, seen.resource if isinstance(seen.resource, LabletSession) else None
+        before, now = self._worker_uids.get(ref), worker_of(session) if session is not None else None
+        if before is not None and before != now:
+            del self._sessions[before][ref], self._worker_uids[ref]
         if session is not None and now is not None:
             self._sessions[now][ref] = session
             self._worker_uids[ref] = now
-        if self._is_news(ref, session) and self._subscriber is not None:
+        if self._subscriber is not None and (before or now) and _needs_of(seen.before) != _needs_of(session):
+            stays = _is_on_worker(seen.before) and _is_on_worker(session) and has_same_hold(seen.before, session)
             for uid in {before, now}:
                 if uid in self._workers:
-                    self._subscriber(self._workers[uid])
+                    self._subscriber(self._workers[uid], stays)
 
-    def _is_news(self, ref: Ref[LabletSession], session: LabletSession | None) -> bool:
-        """Return whether a session changed in what concerns others on its worker; how far its start is does not."""
-        before = self._needs.pop(ref, None)
-        if session is None or worker_of(session) is None:
-            return before is not None
-        status = session.status
-        needs = self._needs[ref] = (
-            (status.worker_id, status.phase, status.claim, status.conditions, status.allocated_ports),
-            (session.spec, session.metadata.deletion_timestamp),
-        )
-        return needs != before
+
+OnOccupants = Callable[[Ref[LabWorker], bool], object]
+"""Called with a worker, and whether nothing changed there but how far a session is."""
+
+
+def _is_on_worker(session: Resource | None) -> bool:
+    return isinstance(session, LabletSession) and session.status.phase in ON_WORKER_PHASES
+
+
+def _needs_of(session: Resource | None) -> object:
+    """Return what of a session concerns its worker and others there; how far its start is does not."""
+    if not isinstance(session, LabletSession):
+        return None
+    status = session.status
+    return (
+        (worker_of(session), status.phase, status.claim, status.conditions, status.allocated_ports),
+        (session.spec, session.metadata.deletion_timestamp),
+    )
 
 
 _log: Final = structlog.get_logger()

@@ -5,9 +5,10 @@ profile is the sum of claims as a step function of time. `placement` builds its 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from operator import attrgetter
 
 import msgspec
 
@@ -37,11 +38,14 @@ class Amount(Part):
 
 
 DIMENSIONS: tuple[str, ...] = Amount.__struct_fields__
+read_dimensions: Callable[[Amount], tuple[int, ...]] = attrgetter(*DIMENSIONS)
+"""Returns all dimensions of an amount, in their order."""
 
 
 def find_exceeded(need: Amount, room: Amount) -> list[str]:
     """Return the dimensions in which a need is larger than the room."""
-    return [name for name in DIMENSIONS if getattr(need, name) > getattr(room, name)]
+    pairs = zip(DIMENSIONS, read_dimensions(need), read_dimensions(room), strict=True)
+    return [name for name, wanted, there in pairs if wanted > there]
 
 
 def dimension_words(dimensions: Sequence[str]) -> str:
@@ -59,8 +63,8 @@ def utilization(used: Amount, declared: Amount) -> dict[str, float]:
 
     A dimension of size zero counts as full as soon as anything uses it.
     """
-    pairs = {name: (getattr(used, name), getattr(declared, name)) for name in DIMENSIONS}
-    return {name: part / whole if whole else float(part > 0) for name, (part, whole) in pairs.items()}
+    pairs = zip(DIMENSIONS, read_dimensions(used), read_dimensions(declared), strict=True)
+    return {name: part / whole if whole else float(part > 0) for name, part, whole in pairs}
 
 
 class Claim(Part):

@@ -162,7 +162,7 @@ def with_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Con
         return (*conditions, new)
     if old.status is new.status:
         new = msgspec.structs.replace(new, last_transition_at=old.last_transition_at)
-    return tuple(new if one.type == new.type else one for one in conditions)
+    return tuple([new if one is old else one for one in conditions])
 
 
 def find_condition(conditions: Sequence[Condition], name: str) -> Condition | None:

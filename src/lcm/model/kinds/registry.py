@@ -5,7 +5,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lcm.model.base.machine import StateMachine, describe_machine
@@ -34,16 +34,16 @@ class Kind:
     machine: StateMachine[Any] | None = None
     global_root: str = ""
     """Begins the keys of a kind that belongs to no namespace."""
+    prefix: str = field(init=False)
+    """What the store keys of all objects of this kind begin with."""
 
     @property
     def name(self) -> str:
         """The kind as it is spelt in documents."""
         return self.struct.__name__
 
-    @property
-    def prefix(self) -> str:
-        """What the store keys of all objects of this kind begin with."""
-        return f"{self.global_root or self.plural}/"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", f"{self.global_root or self.plural}/")
 
     def prefix_in(self, namespace: str) -> str:
         """Return what the store keys of a namespace's objects begin with."""

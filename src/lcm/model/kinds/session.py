@@ -317,6 +317,20 @@ def worker_of(session: LabletSession) -> str | None:
     return session.status.worker_id if live else None
 
 
+def has_same_hold(before: object, after: object) -> bool:
+    """Return whether these are two states of one session that hold the same claim, on the same seat and worker."""
+    if not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
+        return False
+    old, new = before.status, after.status
+    return (
+        (old.worker_id, old.phase in SESSION_MACHINE.final) == (new.worker_id, new.phase in SESSION_MACHINE.final)
+        and (old.phase is new.phase or worker_of(before) == worker_of(after))
+        and old.claim == new.claim
+        and old.seat == new.seat
+        and before.metadata.uid == after.metadata.uid
+    )
+
+
 def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) -> bool:
     """Return True if a session is on its worker, or starts before a removed machine could be back."""
     if session.status.phase is not SessionPhase.SCHEDULED:

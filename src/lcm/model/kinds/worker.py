@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, utilization
+from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, read_dimensions, utilization
 from lcm.model.base.resource import (
     API_VERSION,
     Count,
@@ -247,7 +247,8 @@ class CapacityUsage(Part):
 def compute_usage(capacity: Amount, claims: Iterable[Amount]) -> CapacityUsage:
     """Return how much of a capacity is claimed and left. What is claimed beyond it leaves nothing."""
     claimed = sum(claims, ZERO_AMOUNT)
-    left = {name: max(0, getattr(capacity, name) - getattr(claimed, name)) for name in DIMENSIONS}
+    pairs = zip(DIMENSIONS, read_dimensions(capacity), read_dimensions(claimed), strict=True)
+    left = {name: max(0, whole - part) for name, whole, part in pairs}
     percent = {name: round(part * 100) for name, part in utilization(claimed, capacity).items()}
     return CapacityUsage(claimed=claimed, available=Amount(**left), percent=percent)
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, fsum
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -39,6 +40,9 @@ _USED: Final[Mapping[Measure, tuple[str, str]]] = {
 }
 """The fields for the use of a measure: once booted, and while booting. CML does not tell how much disk is used."""
 _USE_FIELDS: Final = tuple(name for names in _USED.values() for name in names)
+_LEARNED_FIELDS: Final = (*MEASURES, "boot_seconds", *_USE_FIELDS)
+"""The fields of a sample whose distribution a definition shows under the same names."""
+_read_learned: Final = attrgetter(*_LEARNED_FIELDS)
 _MB_PER_GB: Final = 1024
 _PORTS_SHOWN: Final = 5
 
@@ -215,14 +219,19 @@ def compute_spread(values: Sequence[float]) -> Spread | None:
     )
 
 
+def _is_known(value: float | None) -> bool:
+    return value is not None
+
+
 def with_learned_status(
     definition: LabletDefinition, samples: ObservedSamples, review: ReviewPolicy
 ) -> LabletDefinition:
     """Return a definition with its status computed from samples."""
-    spreads: dict[str, Any] = {}
-    for name in (*MEASURES, "boot_seconds", *_USE_FIELDS):
-        values = (getattr(one, name) for one in samples.items)
-        spreads[name] = compute_spread([float(value) for value in values if value is not None])
+    columns = zip(*map(_read_learned, samples.items), strict=True) if samples.items else ((),) * len(_LEARNED_FIELDS)
+    spreads: dict[str, Any] = {
+        name: compute_spread(list(map(float, column if None not in column else filter(_is_known, column))))
+        for name, column in zip(_LEARNED_FIELDS, columns, strict=True)
+    }
     status = msgspec.structs.replace(
         definition.status,
         observed_sessions=samples.total,

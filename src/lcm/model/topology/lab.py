@@ -6,6 +6,7 @@ changes scalars in place and verifies that nothing else changed. `TopologyReport
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Final
 
@@ -18,19 +19,31 @@ from lcm.model.topology.node_definitions import NO_SIZE, NodeSize
 from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, PortIndex, RewriteSite, read_ports
 
 
-def patch_document(document: LabText, sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> bytes:
-    """Return the file with each site's new value in place of its old one, in the same quotes."""
+def patch_document(
+    document: LabText, sites: Iterable[RewriteSite], ports: Mapping[str, int], verified: set[object] | None = None
+) -> bytes:
+    """Return the file with each site's new value in place of its old one, in the same quotes.
+
+    `verified` holds the forms in which this very document was written before without changing anything else. It was
+    parsed then: where one digit of a port stands in a tag, any other reads the same.
+    """
     ordered = sorted(sites, key=lambda site: site.scalar.start)
     _check_ports(ordered, ports)
     pieces: list[str] = []
+    form: list[object] = []
     done = 0
     for site in ordered:
         start, end = document.span(site.scalar)
-        pieces += (document.text[done:start], _write_site(site, document.text[start:end], ports))
+        written = _write_site(site, document.text[start:end], ports)
+        pieces += (document.text[done:start], written)
+        form.append((len(written), *(len(str(ports[name])) for name in site.parts[1::2])))
         done = end
     pieces.append(document.text[done:])
     data = ((BYTE_ORDER_MARK if document.has_bom else "") + "".join(pieces)).encode()
-    _verify_rest(document, read_lab_text(data), {site.scalar.ordinal: site for site in ordered}, ports)
+    if verified is None or tuple(form) not in verified:
+        _verify_rest(document, read_lab_text(data), {site.scalar.ordinal: site for site in ordered}, ports)
+    if verified is not None:
+        verified.add(tuple(form))
     return data
 
 
@@ -102,6 +115,9 @@ def _site_fault(site: RewriteSite, problem: str, remedy: str) -> Fault:
 SCHEMA_VERSIONS: Final = ("0.0.1", "0.0.2", "0.0.3", "0.0.4", "0.0.5", "0.1.0", "0.2.0", "0.2.1", "0.2.2", "0.3.0")
 MAX_TAG_LENGTH: Final = 64
 MAX_FAULTS: Final = 100
+_LABS_KEPT: Final = 32
+_MOST_KEPT_BYTES: Final = 128 * 1024
+"""Larger files are parsed again each time."""
 _MB_PER_GB: Final = 1024
 
 
@@ -202,9 +218,16 @@ def rewrite(data: bytes, ports: Mapping[str, int]) -> bytes:
     Ports that the file does not name are ignored. Raises what `parse_lab` raises, and Invalid when a port is
     missing, is not a valid port or is given twice, or when a tag is written in a way that cannot be changed.
     """
+    read = _read_original if len(data) <= _MOST_KEPT_BYTES else _read_original.__wrapped__
+    document, survey, verified = read(data)
+    return patch_document(document, survey.sites.values(), ports, verified)
+
+
+@lru_cache(_LABS_KEPT)
+def _read_original(data: bytes) -> tuple[LabText, PortIndex, set[object]]:
+    """Parse a file that is to be rewritten, once for all sessions of its definition that start."""
     document = read_lab_text(data)
-    _, survey = _parse_document(document)
-    return patch_document(document, survey.sites.values(), ports)
+    return document, _parse_document(document)[1], set()
 
 
 def _parse_document(document: LabText) -> tuple[ParsedLab, PortIndex]:

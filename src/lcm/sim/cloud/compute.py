@@ -6,8 +6,7 @@ at once, as a person at the cloud's console would; `faults` injects what goes wr
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -81,7 +80,8 @@ class CloudFaults:
     def raise_before_effect(self, verb: str, region: str, now: datetime) -> None:
         """Raise what prevents a call's effect."""
         self._failures.raise_before_effect(verb)
-        until = max((self._throttled[one] for one in ("", region) if one in self._throttled), default=now)
+        throttled = self._throttled
+        until = max((throttled[one] for one in ("", region) if one in throttled), default=now) if throttled else now
         if until > now or self._exceeds_rate(region, now):
             raise Throttled(f"{verb}: too many calls in {region}", after=max(until - now, _RATE_WINDOW))
 
@@ -328,14 +328,32 @@ class SimCloud:
             network_out_bytes=round((load.network_out_bytes or 0) * seconds),
         )
 
-    @asynccontextmanager
-    async def _call(self, verb: str, region: str) -> AsyncIterator[None]:
-        await self._delay()
-        await self.faults.delay_call(verb)
-        self.faults.raise_before_effect(verb, region, self._clock.now())
-        yield
-        await self._delay()
-        self.faults.raise_after_effect(verb)
+    def _call(self, verb: str, region: str) -> "_CallScope":
+        return _CallScope(verb, region, self.faults, self._clock, self._latency_seconds)
 
     async def _delay(self) -> None:
         await asyncio.sleep(self._latency_seconds)
+
+
+class _CallScope:
+    """What surrounds a call's effect: it suspends on either side, and what is to go wrong does."""
+
+    __slots__ = ("_clock", "_faults", "_latency_seconds", "_region", "_verb")
+
+    def __init__(self, verb: str, region: str, faults: CloudFaults, clock: Clock, latency_seconds: float) -> None:
+        self._verb = verb
+        self._region = region
+        self._faults = faults
+        self._clock = clock
+        self._latency_seconds = latency_seconds
+
+    async def __aenter__(self) -> None:
+        await asyncio.sleep(self._latency_seconds)
+        if self._faults.spells.now:
+            await self._faults.delay_call(self._verb)
+        self._faults.raise_before_effect(self._verb, self._region, self._clock.now())
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await asyncio.sleep(self._latency_seconds)
+            self._faults.raise_after_effect(self._verb)

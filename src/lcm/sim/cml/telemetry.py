@@ -44,13 +44,18 @@ class CmlTelemetry:
         **data: str | int,
     ) -> None:
         """Record what happens now, or will happen after some simulated seconds unless it is dropped before."""
-        insort(self._events, TelemetryEvent(self._pace.age() + after, category, lab_id, node_id, data), key=_age)
+        event = TelemetryEvent(self._pace.age() + after, category, lab_id, node_id, data)
+        if not self._events or self._events[-1].age <= event.age:
+            self._events.append(event)
+        else:
+            insort(self._events, event, key=_age)
         if len(self._events) > 2 * _MOST_EVENTS:
             self._events = self._events[-_MOST_EVENTS:]
 
     def drop_planned(self, node_ids: set[str], age: float) -> None:
         """Drop events of these nodes that lie after an age."""
-        self._events = [event for event in self._events if event.age <= age or event.node_id not in node_ids]
+        first = self._index_after(age)
+        self._events[first:] = [event for event in self._events[first:] if event.node_id not in node_ids]
 
     @property
     def events(self) -> Sequence[TelemetryEvent]:

@@ -4,6 +4,9 @@ Files are read with a safe parser, checked, refused with 400 or built. Labs are 
 YAML that can be imported again.
 """
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -71,16 +74,14 @@ def write_lab_file(lab: SimLab) -> str:
     """Return a lab as a file that can be imported again."""
     names = {node.id: f"n{number}" for number, node in enumerate(lab.nodes.values())}
     ends = {one.id: f"i{k}" for node in lab.nodes.values() for k, one in enumerate(node.interfaces)}
-    document = {
-        "annotations": [_without_id(one) for one in lab.annotations.values()],
-        "smart_annotations": [_without_id(one) for one in lab.smart_annotations.values()],
-        "nodes": [
-            {"id": names[node.id]}
-            | write_spec(node)
-            | write_configuration(node.files, ALL_FILES)
-            | {"interfaces": [_write_interface(one) | {"id": ends[one.id]} for one in node.interfaces]}
-            for node in lab.nodes.values()
-        ],
+    nodes = [
+        {"id": names[node.id]}
+        | write_spec(node)
+        | write_configuration(node.files, ALL_FILES)
+        | {"interfaces": [_write_interface(one) | {"id": ends[one.id]} for one in node.interfaces]}
+        for node in lab.nodes.values()
+    ]
+    rest = {
         "links": [
             {
                 "id": f"l{number}",
@@ -93,9 +94,22 @@ def write_lab_file(lab: SimLab) -> str:
             }
             for number, link in enumerate(lab.links.values())
         ],
-        "lab": {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes},
     }
-    return yaml.dump(document, Dumper=_TopologyDumper, sort_keys=False, allow_unicode=True, width=4096)
+    notes = {
+        "annotations": [_without_id(one) for one in lab.annotations.values()],
+        "smart_annotations": [_without_id(one) for one in lab.smart_annotations.values()],
+    }
+    heading = {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes}
+    body = [f"- {_write_known(msgspec.json.encode(one), '  ')}" for one in nodes]
+    return "".join(
+        (
+            *_write_block(notes, ""),
+            "nodes:\n" if body else "nodes: []\n",
+            *body,
+            _write_known(msgspec.json.encode(rest), ""),
+            *_write_block({"lab": heading}, ""),
+        )
+    )
 
 
 def write_tile(lab: SimLab, age: float) -> Json:
@@ -116,11 +130,39 @@ def _without_id(annotation: Json) -> Json:
     return {key: value for key, value in annotation.items() if key != "id"}
 
 
-class _TopologyDumper(yaml.CSafeDumper):
-    """Writes texts of several lines as blocks, and repeats values rather than using aliases."""
+def _write_block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Iterator[str]:
+    """Yield a mapping or a list that is not empty, from where its first line begins, as YAML dumps it."""
+    is_map = isinstance(value, Mapping)
+    for number, (key, one) in enumerate(value.items() if isinstance(value, Mapping) else enumerate(value)):
+        yield f"{indent if number else ''}{_write_scalar(key) + ':' if is_map else '-'}"
+        if isinstance(one, dict | list) and one:
+            deeper = indent if is_map and isinstance(one, list) else f"{indent}  "
+            yield f"\n{deeper}" if is_map else " "
+            yield from _write_block(one, deeper)
+        elif isinstance(one, dict | list):
+            yield " {}\n" if isinstance(one, dict) else " []\n"
+        else:
+            yield f" {_NEXT_LINE.sub(lambda _: chr(10) + indent, _write_scalar(one))}\n"
 
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
+
+@lru_cache(512)
+def _write_known(document: bytes, indent: str) -> str:
+    """Return a part of a lab, given as JSON, as `_write_block` does: labs of one definition have the same parts."""
+    return "".join(_write_block(msgspec.json.decode(document), indent))
+
+
+_NEXT_LINE: Final = re.compile(r"\n(?=[^\n])")
+
+
+@lru_cache(4096, typed=True)
+def _write_scalar(value: float | str | None) -> str:
+    """Return a scalar as it stands behind a key that is not indented. Labs have the same ones again and again."""
+    written = yaml.dump({"k": value}, Dumper=_TopologyDumper, allow_unicode=True, width=4096)
+    return written.removeprefix("k: ").removesuffix("...\n").removesuffix("\n")
+
+
+class _TopologyDumper(yaml.CSafeDumper):
+    """Writes texts of several lines as blocks."""
 
 
 _TopologyDumper.add_representer(
@@ -138,8 +180,7 @@ _SPEC_FIELDS: Final = NodeSpec.__struct_fields__
 def read_topology(text: str | bytes) -> TopologyFile:
     """Parse a topology file, YAML or JSON."""
     try:
-        _refuse_aliases_and_depth(text)
-        document = yaml.load(text, Loader=yaml.CSafeLoader)
+        document = _load(text)
         return msgspec.convert(_upgrade(document), TopologyFile)
     except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         raise bad_request(f"Invalid topology: {error}") from error
@@ -221,11 +262,47 @@ def _upgrade_node(node: dict[str, Any]) -> dict[str, Any]:
     return kept | places
 
 
-def _refuse_aliases_and_depth(text: str | bytes) -> None:
-    depth = 0
+def _load(text: str | bytes) -> Any:  # noqa: ANN401  not checked yet
+    """Read a document as PyYAML's safe loader does, in one pass. What only some files have is left to that loader."""
+    root: list[Any] = []
+    within: list[tuple[Any, list[Any]]] = [(root, [])]
+    """The collections that are open, and of mappings the key whose value comes next."""
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            if event.tag is not None or event.value == _MERGE_KEY:
+                return yaml.load(text, Loader=yaml.CSafeLoader)
+            _attach(*within[-1], _read_scalar(event.value) if event.implicit[0] else event.value)
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            found: Any = {} if kind is yaml.MappingStartEvent else []
+            _attach(*within[-1], found)
+            within.append((found, []))
+            if len(within) > _MOST_DEPTH + 1:
+                raise bad_request("Invalid topology: nested too deeply.")
+        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            within.pop()
+        elif kind is yaml.AliasEvent:
             raise bad_request("Invalid topology: aliases are not supported.")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MOST_DEPTH:
-            raise bad_request("Invalid topology: nested too deeply.")
+    return root[0] if len(root) == 1 else yaml.load(text, Loader=yaml.CSafeLoader)
+
+
+def _attach(collection: Any, key: list[Any], value: Any) -> None:  # noqa: ANN401  not checked yet
+    if type(collection) is list:
+        collection.append(value)
+    elif not key:
+        if isinstance(value, dict | list):
+            raise bad_request("Invalid topology: a key that is a list or a mapping.")
+        key.append(value)
+    else:
+        collection[key.pop()] = value
+
+
+_MERGE_KEY: Final = "<<"
+_SCALARS: Final = yaml.SafeLoader("")
+
+
+@lru_cache(4096)
+def _read_scalar(text: str) -> Any:  # noqa: ANN401  likewise
+    """Return what a scalar without quotes means."""
+    tag = _SCALARS.resolve(yaml.ScalarNode, text, (True, False))
+    return _SCALARS.construct_document(yaml.ScalarNode(tag, text))
