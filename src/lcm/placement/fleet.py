@@ -10,7 +10,7 @@ from datetime import datetime
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.candidate import IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.request import HeldClaim, Place
-from lcm.placement.size_class import SizeClass
+from lcm.placement.size_class import BLOCK_PLACES, SizeBlocks, SizeClass
 from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, micros, moment_of, round_up_capacity
 
 
@@ -67,6 +67,7 @@ class PlaceIndex:
         line.shelf.remove(line)
         if not line.shelf.lines:
             (self.seats if line.place.seat else self.workers).remove(line.shelf)
+            line.shelf.group.remove(line.shelf)
         return held
 
     def hold(self, id_: str, held: HeldClaim) -> None:
@@ -75,11 +76,10 @@ class PlaceIndex:
         if held.holder in line.held:
             self.release(id_, held.holder)
         claim, asked = held.claim, self.last_request
-        need = line.lanes.pack(claim.need)
         if asked is not None and claim is asked.claim:
-            start, end = asked.start, asked.end
+            start, end, need = asked.start, asked.end, asked.pack_need(line.lanes)
         else:
-            start, end = micros(claim.start), micros(claim.end)
+            start, end, need = micros(claim.start), micros(claim.end), line.lanes.pack(claim.need)
         line.shelf.hold(line, IndexedClaim(held, start, end, need))
 
     def release(self, id_: str, holder: str) -> bool:
@@ -124,10 +124,13 @@ class PlaceIndex:
         shelf.insert(line)
 
     def _size_class(self, size: Amount, *, seats: bool) -> SizeClass:
+        """Return the first block of a size class that has a slot left, or a new one after the others."""
         shelves = self.seats if seats else self.workers
-        found = next((shelf for shelf in shelves if shelf.size == size), None)
+        alike = next((shelf.group.blocks for shelf in shelves if shelf.size == size), [])
+        found = next((shelf for shelf in alike if len(shelf.lines) < BLOCK_PLACES), None)
         if found is None:
-            found = SizeClass(size, seats=seats, since=self._since)
+            group = alike[0].group if alike else SizeBlocks()
+            found = SizeClass(size, group, seats=seats, since=self._since)
             shelves.append(found)
         return found
 

@@ -7,16 +7,47 @@ remembers in a `FullPlaceCache` which places are too full now.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Final
 
 from lcm.model.base.capacity import Amount
-from lcm.placement.bitmap import EMPTY_ROW, FullnessLimits, FullnessRows, masks_above, places_above, shift_usage
+from lcm.placement.bitmap import EMPTY_ROW, FullnessLimits, FullnessRows, full_masks, shift_usage
 from lcm.placement.candidate import MOST_MICROS, IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.id_order import IdOrder
 from lcm.placement.place_kinds import PlaceKinds
-from lcm.placement.request import Place, PlacementRequest
+from lcm.placement.request import Place
 from lcm.placement.timeline import TICK_MICROS, Lanes
+
+
+BLOCK_PLACES: Final = 1024
+"""A size class with more places is split into blocks, so that its masks stay short."""
+
+
+class SizeBlocks:
+    """The blocks of places of one size, and for the first half hour of claims the block that is searched first.
+
+    That is the one that took the last such claim, or from which something was released since. What it was is forgotten
+    every half hour, so that the first blocks fill up again.
+    """
+
+    __slots__ = ("blocks", "starts")
+
+    def __init__(self) -> None:
+        self.blocks: list[SizeClass] = []
+        self.starts: dict[int, int] = {}
+
+    def remove(self, block: "SizeClass") -> None:
+        """Remove a block without places."""
+        self.blocks.remove(block)
+        self.starts.clear()
+        for number, other in enumerate(self.blocks):
+            other.number = number
+
+    def in_turn(self, first: int) -> Sequence["SizeClass"]:
+        """Return the blocks in the order in which they are searched for a claim with this first half hour."""
+        start = self.starts.get(first, 0)
+        return self.blocks[start:] + self.blocks[:start] if start else self.blocks
 
 
 class FullPlaceCache:
@@ -25,35 +56,35 @@ class FullPlaceCache:
     A place may use more by now, so the cache, like the rows, never counts a place as fuller than it is.
     """
 
-    __slots__ = ("_ends", "_known", "_row")
+    __slots__ = ("_ends", "_row", "known")
 
     def __init__(self) -> None:
         self._row = EMPTY_ROW.copy()
-        self._known: dict[int, tuple[tuple[int, ...], int]] = {}
+        self.known: dict[int, tuple[tuple[int, ...], int]] = {}
         self._ends: list[tuple[int, int]] = []
 
     def remember(self, slot: int, used: int, until: int, limit: FullnessLimits) -> None:
         """Remember that the place of a slot uses so much, if that is above a limit of CPU or memory."""
-        masks = masks_above(used, limit)
+        masks = full_masks(used, limit)
         if masks:
             self.forget(slot)
             self._flip(masks, slot)
-            self._known[slot] = masks, until
+            self.known[slot] = masks, until
             heappush(self._ends, (until, slot))
 
     def forget(self, slot: int) -> None:
         """Forget a place, because it may use less now."""
-        if slot in self._known:
-            self._flip(self._known.pop(slot)[0], slot)
+        if slot in self.known:
+            self._flip(self.known.pop(slot)[0], slot)
 
     def places_above(self, moment: int, limit: FullnessLimits) -> int:
         """Return the places above a limit at some time from a moment on; entries that ended by then are dropped."""
         ends = self._ends
         while ends and ends[0][0] <= moment:
             until, slot = heappop(ends)
-            if slot in self._known and self._known[slot][1] == until:
+            if slot in self.known and self.known[slot][1] == until:
                 self.forget(slot)
-        return places_above(self._row, limit) if self._known else 0
+        return self._row[limit.cpu] | self._row[limit.memory]
 
     def _flip(self, masks: Iterable[int], slot: int) -> None:
         bit = 1 << slot
@@ -62,23 +93,28 @@ class FullPlaceCache:
 
 
 class SizeClass:
-    """Workers, or seats, none of which is larger than `size`."""
+    """Workers, or seats, none of which is larger than `size`: all of them, or one block of many."""
 
     __slots__ = (
         "_kinds",
         "_lanes_of_lines",
         "_rounded",
         "full_places",
+        "group",
         "lanes",
         "lines",
+        "number",
         "order",
         "rows",
         "seats",
         "size",
     )
 
-    def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
+    def __init__(self, size: Amount, group: SizeBlocks, *, seats: bool, since: int) -> None:
         self.size = size
+        self.group = group
+        self.number = len(group.blocks)
+        group.blocks.append(self)
         self.seats = seats
         self.order = IdOrder()
         self.lines: dict[int, IndexedPlace] = {}
@@ -112,45 +148,57 @@ class SizeClass:
     def hold(self, line: IndexedPlace, claim: IndexedClaim) -> None:
         """Add a claim to what a place holds."""
         line.held[claim.held.holder] = claim
-        if claim.end - claim.start > MOST_MICROS or line.sampled is not line.timeline:
+        start, end, need = claim.start, claim.end, claim.need
+        if end - start > MOST_MICROS or line.sampled is not line.timeline:
             if line.sampled is line.timeline:
                 line.sampled = line.timeline.copy()
-            line.timeline.add(claim.start, claim.end, claim.need)
-            claim = claim.sampled
-        shift_usage(self.rows, line.sampled, claim, claim.need, 1 << line.slot)
+            line.timeline.add(start, end, need)
+            end = claim.sampled_end
+        shift_usage(self.rows, line.sampled, start, end, need, 1 << line.slot)
 
     def release(self, line: IndexedPlace, claim: IndexedClaim) -> None:
         """Subtract the need of a claim that a place no longer holds from what the place uses."""
-        self.full_places.forget(line.slot)
+        if self.full_places.known:
+            self.full_places.forget(line.slot)
+        if self.number < self.group.starts.get(self.rows.since + 1, 0):
+            self.group.starts[self.rows.since + 1] = self.number
+        start, end, need = claim.start, claim.end, claim.need
         if line.sampled is line.timeline:
-            shift_usage(self.rows, line.timeline, claim, -claim.need, 1 << line.slot)
+            if end <= self.rows.since * TICK_MICROS:
+                line.timeline.add(start, end, -need)
+            else:
+                shift_usage(self.rows, line.timeline, start, end, -need, 1 << line.slot)
             return
-        line.timeline.add(claim.start, claim.end, -claim.need)
-        shift_usage(self.rows, line.sampled, claim.sampled, -claim.need, 1 << line.slot)
+        line.timeline.add(start, end, -need)
+        shift_usage(self.rows, line.sampled, start, claim.sampled_end, -need, 1 << line.slot)
         if claim.is_long and not any(one.is_long for one in line.held.values()):
             line.sampled = line.timeline
 
     def advance(self, since: int) -> None:
         """Drop what is known of the half hours before this one."""
+        self.group.starts.clear()
         self.full_places = FullPlaceCache()
         self.rows.advance(since)
 
-    def open_to(self, request: PlacementRequest, region: str | None = None) -> int:
+    def open_to(self, ask: PackedRequest, region: str | None = None) -> int:
         """Return the mask of places that accept sessions and whose kind suits a request, if given in a region."""
-        found = self._kinds.open_to(request)
-        if request.refused:
-            found &= ~self.order.mask_of(request.refused)
+        found = self._kinds.open_to(ask)
+        if ask.request.refused:
+            found &= ~self.order.mask_of(ask.request.refused)
         return found if region is None else found & self._kinds.in_region(region)
 
-    def remember_full(self, line: IndexedPlace, ask: PackedRequest, obstacle: int, limit: FullnessLimits) -> None:
-        """Remember a place with too little room at a step of its timeline, if the step ends within this half hour.
+    def remember_full(self, line: IndexedPlace, ask: PackedRequest, room: int) -> None:
+        """Remember a place in which a step of the timeline leaves too little room, if it ends within this half hour.
 
         A step that lasts longer is in the rows already.
         """
-        timeline, tick = line.timeline, self.rows.since
-        until = timeline.step_end(obstacle)
-        if ask.start // TICK_MICROS == tick and until <= (tick + 1) * TICK_MICROS:
-            self.full_places.remember(line.slot, timeline.levels[obstacle], until, limit)
+        soon = (self.rows.since + 1) * TICK_MICROS
+        if not soon - TICK_MICROS <= ask.start < soon:
+            return
+        timeline, limit = line.timeline, ask.limits(self.lanes)
+        obstacle = timeline.first_obstacle(ask.start, ask.end, room)
+        if limit is not None and obstacle is not None and timeline.step_end(obstacle) <= soon:
+            self.full_places.remember(line.slot, timeline.levels[obstacle], timeline.step_end(obstacle), limit)
 
     def places_in(self, mask: int) -> Iterator[IndexedPlace]:
         """Iterate over the places of a mask in the order of their ids."""

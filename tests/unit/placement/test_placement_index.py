@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from harness import given
 from harness.suite import for_all
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim, Profile
-from lcm.placement import packing
+from lcm.placement import fleet as fleet_module
+from lcm.placement.bitmap import STEPS
 from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import evaluate_places, place
@@ -168,21 +169,18 @@ def was_too_full(line: IndexedPlace, ask: PackedRequest) -> bool:
     """Return whether a place had too little room at the half hour before a claim that begins between two."""
     used = levels(line.sampled_at(ask.start // TICK_MICROS))
     most = line.shelf.lanes.highest_levels(ask.room(line.shelf.lanes))
-    greater = any(min(one, 32) > min(other, 32) for one, other in zip(used[:2], most[:2], strict=True))
+    greater = any(STEPS[one] > STEPS[other] for one, other in zip(used[:2], most[:2], strict=True))
     scarcer = any(scarcity(one) > scarcity(other) for one, other in zip(used[2:], most[2:], strict=True))
     return ask.start % TICK_MICROS > 0 and (greater or scarcer)
 
 
 def plain_choice(fleet: PlaceIndex, request: PlacementRequest) -> tuple[str | None, float | None]:
-    """Choose by going through all places: the best of each size class, and the best of those."""
+    """Choose by going through all places."""
     ask = PackedRequest(request)
     fitting = [line for line in fleet.indexed_places() if not line.place.seat and ask.rejection(line) is None]
-    best = {
-        line.shelf: line
-        for line in sorted(fitting, key=lambda one: (was_too_full(one, ask), -bin_pack(one, ask), one.place.id))[::-1]
-    }
-    found = min(best.values(), key=lambda one: (-bin_pack(one, ask), one.place.id), default=None)
-    return (found.place.id, bin_pack(found, ask)) if found else (None, None)
+    order = [(was_too_full(line, ask), -bin_pack(line, ask), line.place.id) for line in fitting]
+    _, score, id_ = min(order, default=(False, None, None))
+    return id_, None if score is None else -score
 
 
 @for_all(changes, st.lists(claims, min_size=1, max_size=8))
@@ -195,6 +193,23 @@ def test_bin_pack_chooses_what_a_look_at_all_places_would(several: list[tuple[An
         assert (found.worker_id, found.score) == want
         if found.worker_id:
             fleet.hold(found.worker_id, HeldClaim(request.name, claim))
+
+
+@for_all(changes, st.lists(claims, min_size=1, max_size=8))
+def test_a_size_class_in_blocks_takes_what_it_would_take_in_one(
+    several: list[tuple[Any, ...]], asked: list[Claim]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet_module, "BLOCK_PLACES", 1)
+        fleet = after(several)
+        for number, claim in enumerate(asked):
+            request = PlacementRequest(f"s{number}", claim)
+            fitting = {a.place.id: a.score for a in evaluate_places(fleet, request) if not a.filter and not a.place.seat}
+            found = place(fleet, request).decision
+            assert fitting.get(found.worker_id or "") == found.score
+            assert bool(found.worker_id) is bool(fitting)
+            if found.worker_id:
+                fleet.hold(found.worker_id, HeldClaim(request.name, claim))
 
 
 @for_all(st.lists(claims, max_size=60), st.sampled_from(STRATEGIES))
@@ -247,16 +262,13 @@ asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), 
 
 @for_all(asked_in_turn)
 def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
+    remembering = turns(several)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_LARGE_CLASS", 0)
-        remembering = turns(several)
-    assert remembering == turns(several)
+        patch.setattr(SizeClass, "remember_full", lambda *_: None)
+        assert remembering == turns(several)
 
 
-def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(packing, "_LARGE_CLASS", 0)
+def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before() -> None:
     fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
     fleet.advance(given.moment("09:00"))
     assert place(fleet, PlacementRequest("long", given.claim("09:05", "11:00"))).decision.action == "wait"
@@ -264,10 +276,7 @@ def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_end
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(
-    monkeypatch: pytest.MonkeyPatch, *, ends: bool
-) -> None:
-    monkeypatch.setattr(packing, "_LARGE_CLASS", 0)
+def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(*, ends: bool) -> None:
     fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:00", "09:20", cpu_millis=48_000))]})
     fleet.advance(given.moment("09:00"))
     assert place(fleet, PlacementRequest("early", given.claim("09:05", "11:00"))).decision.action == "wait"
