@@ -25,7 +25,7 @@ from lcm.placement.timeline import (
 
 FullnessRow = list[int]
 
-_SCALE: Final = (8, 16, 20, 24, 26, *range(28, LEVELS + 1))
+_SCALE: Final = (8, 16, 24, 26, *range(28, LEVELS + 1))
 """The levels at which the steps begin: finer where it is decided whether a place has room."""
 
 FULLEST: Final = len(_SCALE)
@@ -111,11 +111,16 @@ def _scarce_masks(others: bytes) -> tuple[int, tuple[int, ...]]:
     return min(steps) + 1, tuple(masks)
 
 
-def full_masks(used: int, limit: FullnessLimits) -> tuple[int, ...]:
-    """Return the masks that contain a place which uses so much, if one of them is that of a limit."""
+def code_of(used: int) -> int:
+    """Return the code of a place that uses so much."""
     cpu, memory, *_ = levels(used)
-    masks = _CHANGES[_CODES[cpu][memory]]
-    return masks if limit.cpu in masks or limit.memory in masks else ()
+    return _CODES[cpu][memory] if used else 0
+
+
+def flip_masks(row: FullnessRow, before: int, after: int, bit: int) -> None:
+    """Move a place from one code to another in a row."""
+    for number in _CHANGES[before << 8 | after]:
+        row[number] ^= bit
 
 
 def fullness_of(used: int) -> int:
@@ -145,7 +150,7 @@ class FullnessRows:
         begin, end = first - self.since, stop - self.since
         if begin >= 0 and end <= _NEAR:
             return self._near[begin:end]
-        return [self._row(tick) for tick in range(first, stop)]
+        return [self.row(tick) for tick in range(first, stop)]
 
     def items(self) -> Iterator[tuple[int, FullnessRow]]:
         """Iterate over the half hours in which something is used, and their rows."""
@@ -157,7 +162,7 @@ class FullnessRows:
         found = self.between(first, stop)
         if EMPTY_ROW in found:
             for tick in range(first, stop):
-                if self._row(tick) is EMPTY_ROW:
+                if self.row(tick) is EMPTY_ROW:
                     self._add(tick)
             found = self.between(first, stop)
         return found
@@ -185,7 +190,8 @@ class FullnessRows:
         for step in range(highest + 1):
             self.scarce_until[step] = max(self.scarce_until[step], end)
 
-    def _row(self, tick: int) -> FullnessRow:
+    def row(self, tick: int) -> FullnessRow:
+        """Return the row of a half hour."""
         number = tick - self.since
         return self._near[number] if 0 <= number < _NEAR else self._far.get(tick, EMPTY_ROW)
 
@@ -205,18 +211,17 @@ def shift_usage(rows: FullnessRows, timeline: Timeline, start: int, end: int, ne
     tick = -(-start // TICK_MICROS)
     if tick < rows.since:
         tick = rows.since
-    at = tick * TICK_MICROS
-    if at < end:
+    if tick * TICK_MICROS < end:
         upcoming, begin = rows.make_between(tick, -(-end // TICK_MICROS)), 0
         for old, new, until in zip(before, after, moments[first + 1 : last + 1], strict=True):
-            if until <= at:
+            stop = -(-until // TICK_MICROS) - tick
+            if stop <= begin:
                 continue
             one, other = old.to_bytes(PACKED_BYTES, "little"), new.to_bytes(PACKED_BYTES, "little")
             changes = _CHANGES[
                 (_CODES[one[_CPU_BYTE]][one[_MEMORY_BYTE]] << 8 if old else 0)
                 | (_CODES[other[_CPU_BYTE]][other[_MEMORY_BYTE]] if new else 0)
             ]
-            stop = -(-until // TICK_MICROS) - tick
             if (new if need > 0 else old) + _UNTIL_SCARCE & _MAY_BE_SCARCE:
                 changes += _scarce_changes(levels(old)[2:], levels(new)[2:])
                 rows.note_scarcity(upcoming[begin:stop], (tick + stop) * TICK_MICROS, levels(new)[2:])
@@ -224,7 +229,6 @@ def shift_usage(rows: FullnessRows, timeline: Timeline, start: int, end: int, ne
                 for number in changes:
                     row[number] ^= bit
             begin = stop
-            at = (tick + stop) * TICK_MICROS
     timeline.merge(first, last)
 
 

@@ -4,6 +4,7 @@
 all that is held on it, and a sample of it at every half hour, which the size classes search.
 """
 
+from bisect import bisect_right
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -51,10 +52,11 @@ class IndexedPlace:
     """A place with its timeline, and its slot in the size class.
 
     `sampled` is the timeline whose half hours the rows of the size class show: `timeline` itself, or one in which long
-    claims end earlier if it holds any.
+    claims end earlier if it holds any. Of the time before `since` they only show what was used then. `code` is that of
+    the place in the row of the current half hour, if that is the one in `noted`.
     """
 
-    __slots__ = ("held", "lanes", "place", "sampled", "shelf", "slot", "timeline", "usable")
+    __slots__ = ("code", "held", "lanes", "noted", "place", "sampled", "shelf", "since", "slot", "timeline", "usable")
 
     def __init__(self, place: Place, lanes: Lanes, shelf: "SizeClass") -> None:
         self.place = place
@@ -62,8 +64,15 @@ class IndexedPlace:
         self.lanes = lanes
         self.timeline = self.sampled = Timeline(lanes.top)
         self.held: dict[str, IndexedClaim] = {}
-        self.usable = BEGINNING
-        self.slot = 0
+        self.usable = self.since = BEGINNING
+        self.slot = self.code = self.noted = 0
+
+    def drop_past(self, now: int) -> None:
+        """Drop what was used before a moment, also by claims that are still held: nobody asks for it any more."""
+        moments, used = self.timeline.moments, self.timeline.levels
+        step = bisect_right(moments, now) - 1
+        del moments[1 : step + 1], used[:step]
+        self.since = now
 
     def sampled_at(self, tick: int) -> int:
         """Return what is used at a half hour, as far as the rows show it, packed."""

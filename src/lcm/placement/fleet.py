@@ -22,7 +22,8 @@ class PlaceIndex:
         self.last_request: PackedRequest | None = None
         """The request that was placed last: its claim is usually the next to be held."""
         self._since = 0
-        self._until = moment_of(TICK_MICROS)
+        self.now = self._known_now = self._until = moment_of(0)
+        self._now_micros = 0
         self.workers: list[SizeClass] = []
         """The size classes of workers."""
         self.seats: list[SizeClass] = []
@@ -88,19 +89,24 @@ class PlaceIndex:
         claim = line.held.pop(holder, None) if line is not None else None
         if line is None or claim is None:
             return False
-        line.shelf.release(line, claim)
+        line.shelf.release(line, claim, self._read_now())
         return True
 
     def advance(self, now: datetime) -> None:
         """Set the current time: the past is not searched any more. Claims stay held until they are released."""
+        if now > self.now:
+            self.now = now
         if now < self._until:
             return
-        since = micros(now) // TICK_MICROS
-        self._until = moment_of((since + 1) * TICK_MICROS)
-        if since > self._since:
-            self._since = since
-            for shelf in (*self.workers, *self.seats):
-                shelf.advance(since)
+        self._since = micros(now) // TICK_MICROS + 1
+        self._until = moment_of(self._since * TICK_MICROS)
+        for shelf in (*self.workers, *self.seats):
+            shelf.advance(self._since)
+
+    def _read_now(self) -> int:
+        if self.now is not self._known_now:
+            self._known_now, self._now_micros = self.now, micros(self.now)
+        return self._now_micros
 
     def claims_on(self, id_: str) -> Sequence[HeldClaim]:
         """Return the claims held on a place."""

@@ -39,7 +39,7 @@ def choose_packed(shelves: Iterable[SizeClass], ask: PackedRequest, region: str 
 
     Of a size class in blocks, the first block in turn that has room for the claim decides.
     """
-    for late in (False, True) if ask.start < ask.first * TICK_MICROS else (False,):
+    for late in (False, True):
         best = None
         for shelf in shelves:
             if shelf.number:
@@ -67,23 +67,21 @@ def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None, lat
     limit = ask.limits(shelf.lanes)
     if limit is None:
         return None
-    cpu, memory, scarcity = limit.cpu, limit.memory, limit.scarcity
+    cpu, memory = limit.cpu, limit.memory
     index, start, first = shelf.rows, ask.start, ask.first
-    rows = index.between(first - 1, ask.stop + 1)
-    before, after = rows[0], rows.pop()
+    rows = index.between(first, ask.stop + 1)
+    after = rows.pop()
     mask, taken = shelf.open_to(ask, region), 0
-    scarce = index.scarce_until[scarcity] > start
-    if start < first * TICK_MICROS:
-        taken = before[cpu] | before[memory]
-        if scarce:
-            taken |= scarce_places((before,), limit)
-        if late:
-            mask &= taken
-            taken = 0
-        if first - 1 == index.since and len(rows) > 1 and shelf.full_places.known:
-            taken |= shelf.full_places.places_above(start, limit)
+    scarce = index.scarce_until[limit.scarcity] > start
+    if start < index.since * TICK_MICROS:
+        taken = shelf.current[cpu] | shelf.current[memory]
+    elif start < first * TICK_MICROS:
+        before = index.row(first - 1)
+        taken = before[cpu] | before[memory] | (scarce_places((before,), limit) if scarce else 0)
+    if late:
+        mask &= taken
+        taken = 0
     busy = mask
-    del rows[0]
     for row in rows:
         taken |= row[cpu] | row[memory]
         busy &= row[BUSY]
@@ -91,17 +89,17 @@ def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None, lat
         taken |= scarce_places(rows, limit)
     free = mask ^ (mask & taken)
     ready = busy & free
-    found = _best_of_group(shelf, ask, rows, after, ready, 0) if ready else None
+    found = _best_of_group(shelf, ask, rows, after, ready, 0, limit.fullness) if ready else None
     if found is None and free != ready:
         for covered, group in group_by_count(free ^ ready, [row[BUSY] for row in rows]):
-            found = _best_of_group(shelf, ask, rows, after, group, len(rows) - covered)
+            found = _best_of_group(shelf, ask, rows, after, group, len(rows) - covered, limit.fullness)
             if found is not None:
                 break
     return found
 
 
 def _best_of_group(
-    shelf: SizeClass, ask: PackedRequest, rows: Sequence[FullnessRow], after: FullnessRow, group: int, idle: int
+    shelf: SizeClass, ask: PackedRequest, rows: Sequence[FullnessRow], after: FullnessRow, group: int, idle: int, fullest: int
 ) -> ScoredPlace | None:
     """Return the best place of a group by fullness at the claim's first half hour, and then by a common end.
 
@@ -109,17 +107,16 @@ def _best_of_group(
     one function.
     """
     lanes, order, lines, start, end = shelf.lanes, shelf.order, shelf.lines, ask.start, ask.end
-    limit, room = ask.limits(lanes), ask.room(lanes)
-    at_first, fullness = (rows[0], limit.fullness) if rows else (after, FULLEST)
+    room, asked = ask.room(lanes), 0
+    at_first, fullness = (rows[0], fullest) if rows else (after, FULLEST)
     while group:
         alike = group
-        while fullness:
+        for fullness in range(fullness, 0, -1):
             alike = group & (at_first[CPU + fullness] | at_first[MEMORY + fullness])
             if alike:
                 break
-            fullness -= 1
         else:
-            alike = group
+            alike, fullness = group, 0
         group ^= alike
         longer = alike & after[BUSY]
         some, ends = alike ^ longer, 1
@@ -129,18 +126,19 @@ def _best_of_group(
             slot = (some & -some).bit_length() - 1 if order.in_order else order.first_slot(some)
             some ^= 1 << slot
             line = lines[slot]
-            timeline = line.timeline
-            moments = timeline.moments
-            ask.asked += 1
+            asked += 1
             if line.usable <= start:
+                timeline = line.timeline
+                moments = timeline.moments
                 left = room if line.lanes is lanes else ask.room(line.lanes)
                 step = bisect_right(moments, start) - 1
                 for level in timeline.levels[step : bisect_left(moments, end, step + 1) if start < end else step]:
                     if left - level & GUARD_BITS != GUARD_BITS:
-                        shelf.remember_full(line, ask, left)
                         break
                 else:
+                    ask.asked += asked
                     return line, pack_score(idle, len(rows), 2 * fullness + ends)
             if not some and ends:
                 some, ends = longer, 0
+    ask.asked += asked
     return None

@@ -2,22 +2,21 @@
 
 Every place has one bit, its slot, which `IdOrder` gives. A few `|` and `&` of the rows of a claim's half hours leave
 the places that could take it; their timelines decide, and ties go to the first id. `PlaceKinds` knows which places
-suit a request but for their room. No row shows the time before a claim's first half hour, so a large size class
-remembers in a `FullPlaceCache` which places are too full now.
+suit a request but for their room. No row shows the current half hour: `current` is a row of its own, with how full each
+place was when something last began or ended on it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lcm.model.base.capacity import Amount
-from lcm.placement.bitmap import EMPTY_ROW, FullnessLimits, FullnessRows, full_masks, shift_usage
+from lcm.placement.bitmap import EMPTY_ROW, FullnessRows, code_of, flip_masks, shift_usage
 from lcm.placement.candidate import MOST_MICROS, IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.id_order import IdOrder
 from lcm.placement.place_kinds import PlaceKinds
 from lcm.placement.request import Place
-from lcm.placement.timeline import TICK_MICROS, Lanes
+from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes
 
 
 BLOCK_PLACES: Final = 1024
@@ -50,48 +49,6 @@ class SizeBlocks:
         return self.blocks[start:] + self.blocks[:start] if start else self.blocks
 
 
-class FullPlaceCache:
-    """Places found too full in the current half hour, in a row of their own, each until a known time.
-
-    A place may use more by now, so the cache, like the rows, never counts a place as fuller than it is.
-    """
-
-    __slots__ = ("_ends", "_row", "known")
-
-    def __init__(self) -> None:
-        self._row = EMPTY_ROW.copy()
-        self.known: dict[int, tuple[tuple[int, ...], int]] = {}
-        self._ends: list[tuple[int, int]] = []
-
-    def remember(self, slot: int, used: int, until: int, limit: FullnessLimits) -> None:
-        """Remember that the place of a slot uses so much, if that is above a limit of CPU or memory."""
-        masks = full_masks(used, limit)
-        if masks:
-            self.forget(slot)
-            self._flip(masks, slot)
-            self.known[slot] = masks, until
-            heappush(self._ends, (until, slot))
-
-    def forget(self, slot: int) -> None:
-        """Forget a place, because it may use less now."""
-        if slot in self.known:
-            self._flip(self.known.pop(slot)[0], slot)
-
-    def places_above(self, moment: int, limit: FullnessLimits) -> int:
-        """Return the places above a limit at some time from a moment on; entries that ended by then are dropped."""
-        ends = self._ends
-        while ends and ends[0][0] <= moment:
-            until, slot = heappop(ends)
-            if slot in self.known and self.known[slot][1] == until:
-                self.forget(slot)
-        return self._row[limit.cpu] | self._row[limit.memory]
-
-    def _flip(self, masks: Iterable[int], slot: int) -> None:
-        bit = 1 << slot
-        for number in masks:
-            self._row[number] ^= bit
-
-
 class SizeClass:
     """Workers, or seats, none of which is larger than `size`: all of them, or one block of many."""
 
@@ -99,7 +56,7 @@ class SizeClass:
         "_kinds",
         "_lanes_of_lines",
         "_rounded",
-        "full_places",
+        "current",
         "group",
         "lanes",
         "lines",
@@ -121,7 +78,7 @@ class SizeClass:
         self.lanes = self._rounded = Lanes(size)
         self._lanes_of_lines: Counter[Lanes] = Counter()
         self.rows = FullnessRows(since)
-        self.full_places = FullPlaceCache()
+        self.current = EMPTY_ROW.copy()
         self._kinds = PlaceKinds()
 
     def insert(self, line: IndexedPlace) -> None:
@@ -136,6 +93,8 @@ class SizeClass:
         """Remove a place that holds nothing any more."""
         self.order.remove(line.place.id)
         del self.lines[line.slot]
+        self._renew_code(line)
+        self._note_current(line, 0)
         self._kinds.remove(line.slot, line.place)
         self._lanes_of_lines -= Counter((line.lanes,))
         self._choose_lanes()
@@ -149,35 +108,60 @@ class SizeClass:
         """Add a claim to what a place holds."""
         line.held[claim.held.holder] = claim
         start, end, need = claim.start, claim.end, claim.need
-        if end - start > MOST_MICROS or line.sampled is not line.timeline:
+        begins_soon = start < self.rows.since * TICK_MICROS
+        if begins_soon:
+            self._renew_code(line)
+            if start < line.since:
+                start = BEGINNING if line.since < end else end
+        if end - claim.start > MOST_MICROS or line.sampled is not line.timeline:
             if line.sampled is line.timeline:
                 line.sampled = line.timeline.copy()
             line.timeline.add(start, end, need)
-            end = claim.sampled_end
+            end = claim.sampled_end if claim.sampled_end > line.since else start
         shift_usage(self.rows, line.sampled, start, end, need, 1 << line.slot)
+        if begins_soon:
+            self._note_current(line, line.sampled.used_at(max(claim.start, (self.rows.since - 1) * TICK_MICROS)))
 
-    def release(self, line: IndexedPlace, claim: IndexedClaim) -> None:
+    def release(self, line: IndexedPlace, claim: IndexedClaim, now: int) -> None:
         """Subtract the need of a claim that a place no longer holds from what the place uses."""
-        if self.full_places.known:
-            self.full_places.forget(line.slot)
-        if self.number < self.group.starts.get(self.rows.since + 1, 0):
-            self.group.starts[self.rows.since + 1] = self.number
-        start, end, need = claim.start, claim.end, claim.need
-        if line.sampled is line.timeline:
-            if end <= self.rows.since * TICK_MICROS:
-                line.timeline.add(start, end, -need)
-            else:
-                shift_usage(self.rows, line.timeline, start, end, -need, 1 << line.slot)
-            return
-        line.timeline.add(start, end, -need)
-        shift_usage(self.rows, line.sampled, start, claim.sampled_end, -need, 1 << line.slot)
-        if claim.is_long and not any(one.is_long for one in line.held.values()):
-            line.sampled = line.timeline
+        start, end, need, since = claim.start, claim.end, claim.need, self.rows.since
+        began = start < since * TICK_MICROS
+        if began:
+            self._renew_code(line)
+            if start < line.since:
+                start = BEGINNING if line.since < end else end
+        if line.sampled is not line.timeline:
+            line.timeline.add(start, end, -need)
+            end = claim.sampled_end if claim.sampled_end > line.since else start
+            shift_usage(self.rows, line.sampled, start, end, -need, 1 << line.slot)
+            if claim.is_long and not any(one.is_long for one in line.held.values()):
+                line.sampled = line.timeline
+        elif end <= now:
+            line.drop_past(now)
+        else:
+            shift_usage(self.rows, line.timeline, start, end, -need, 1 << line.slot)
+        if began:
+            self._note_current(line, line.sampled.used_at(now))
+            if self.number < self.group.starts.get(since, 0):
+                self.group.starts[since] = self.number
+
+    def _renew_code(self, line: IndexedPlace) -> None:
+        """Read the code that a place has in the row of the current half hour since that began."""
+        since = self.rows.since
+        if line.noted != since:
+            line.noted, line.code = since, code_of(line.sampled.used_at((since - 1) * TICK_MICROS))
+
+    def _note_current(self, line: IndexedPlace, used: int) -> None:
+        """Record in the row of the current half hour what a place uses."""
+        code = code_of(used)
+        if code != line.code:
+            flip_masks(self.current, line.code, code, 1 << line.slot)
+            line.code = code
 
     def advance(self, since: int) -> None:
         """Drop what is known of the half hours before this one."""
         self.group.starts.clear()
-        self.full_places = FullPlaceCache()
+        self.current = self.rows.row(since - 1).copy()
         self.rows.advance(since)
 
     def open_to(self, ask: PackedRequest, region: str | None = None) -> int:
@@ -186,19 +170,6 @@ class SizeClass:
         if ask.request.refused:
             found &= ~self.order.mask_of(ask.request.refused)
         return found if region is None else found & self._kinds.in_region(region)
-
-    def remember_full(self, line: IndexedPlace, ask: PackedRequest, room: int) -> None:
-        """Remember a place in which a step of the timeline leaves too little room, if it ends within this half hour.
-
-        A step that lasts longer is in the rows already.
-        """
-        soon = (self.rows.since + 1) * TICK_MICROS
-        if not soon - TICK_MICROS <= ask.start < soon:
-            return
-        timeline, limit = line.timeline, ask.limits(self.lanes)
-        obstacle = timeline.first_obstacle(ask.start, ask.end, room)
-        if limit is not None and obstacle is not None and timeline.step_end(obstacle) <= soon:
-            self.full_places.remember(line.slot, timeline.levels[obstacle], timeline.step_end(obstacle), limit)
 
     def places_in(self, mask: int) -> Iterator[IndexedPlace]:
         """Iterate over the places of a mask in the order of their ids."""

@@ -170,7 +170,7 @@ class Timeline:
         moments, levels = self.moments, self.levels
         if levels[last] == levels[last - 1]:
             del moments[last], levels[last]
-        if levels[first] == levels[first - 1]:
+        if first and levels[first] == levels[first - 1]:
             del moments[first], levels[first]
 
     def used_at(self, moment: int) -> int:

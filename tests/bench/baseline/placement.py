@@ -15,7 +15,7 @@ from lcm.placement.request import HeldClaim, Place, PlacementRequest
 
 HALF_HOUR = 30 * 60
 FULL = 32
-STEPS = bytes(bisect_right((8, 16, 20, 24, 26, 28, 29, 30, 31, 32), level) for level in range(FULL + 1))
+STEPS = bytes(bisect_right((8, 16, 24, 26, 28, 29, 30, 31, 32), level) for level in range(FULL + 1))
 """The steps of fullness that a worker has reached, by its level in 32nds."""
 
 Size = tuple[int, int, int, int, int, int]

@@ -12,18 +12,19 @@ from harness import given
 from harness.suite import for_all
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim, Profile
 from lcm.placement import fleet as fleet_module
-from lcm.placement.bitmap import STEPS
+from lcm.placement.bitmap import CPU, FULLEST, MEMORY, STEPS
 from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import evaluate_places, place
 from lcm.placement.request import HeldClaim, Place, PlacementRequest
 from lcm.placement.size_class import SizeClass
 from lcm.placement.strategies import SCORES, STRATEGIES, bin_pack
-from lcm.placement.timeline import TICK_MICROS, Lanes, levels, micros, moment_of, round_up_capacity
+from lcm.placement.timeline import TICK_MICROS, Lanes, Timeline, levels, micros, moment_of, round_up_capacity
 
 START = given.moment("08:00")
 STEP = timedelta(minutes=10)
 SMALL = Amount(cpu_millis=6, memory_mb=6, storage_mb=6, nodes=6, ports=6, labs=4)
+BASES = (CPU, MEMORY)
 IDS = ("a", "b", "c", "d", "e")
 
 sizes = st.sampled_from([SMALL, SMALL, msgspec.structs.replace(SMALL, cpu_millis=5), ZERO_AMOUNT, given.machine()])
@@ -92,6 +93,17 @@ def kinds_by_id(shelf: SizeClass) -> object:
     return sorted(ids_in(shelf, kind.mask) for kind in shelf._kinds._kinds.values())
 
 
+def steps_from_now(fleet: PlaceIndex, timeline: Timeline) -> object:
+    steps = zip(timeline.moments, timeline.levels, strict=True)
+    return timeline.used_at(micros(fleet.now)), [step for step in steps if step[0] > micros(fleet.now)]
+
+
+def from_now(fleet: PlaceIndex, claim: Claim) -> Claim:
+    """Return what is left of a claim: nobody asks the index for the past."""
+    start = max(claim.start, fleet.now)
+    return msgspec.structs.replace(claim, start=start, end=max(claim.end, start))
+
+
 def inside(fleet: PlaceIndex) -> object:
     """Return all that the index knows, in a form that can be compared."""
     shelves = sorted(
@@ -99,7 +111,7 @@ def inside(fleet: PlaceIndex) -> object:
         key=lambda one: (one.seats, one.size.cpu_millis),
     )
     lines = [
-        (line.place, line.sampled.moments, line.timeline.moments, line.timeline.levels, line.usable)
+        (line.place, steps_from_now(fleet, line.sampled), steps_from_now(fleet, line.timeline), line.usable)
         for line in fleet.indexed_places()
     ]
     kept = [(s.size, s.seats, rows_by_id(s), kinds_by_id(s)) for s in shelves]
@@ -111,8 +123,7 @@ def test_the_index_equals_one_built_from_scratch(several: list[tuple[Any, ...]])
     fleet = after(several)
     ids = [line.place.id for line in fleet.indexed_places()]
     again = PlaceIndex([fleet[id_] for id_ in ids])
-    if fleet._since > 0:
-        again.advance(moment_of(fleet._since * TICK_MICROS))
+    again.advance(fleet.now)
     for id_ in ids:
         for held in fleet.claims_on(id_):
             again.hold(id_, held)
@@ -122,6 +133,7 @@ def test_the_index_equals_one_built_from_scratch(several: list[tuple[Any, ...]])
 @for_all(changes, claims)
 def test_a_claim_fits_where_the_plain_arithmetic_says_so(several: list[tuple[Any, ...]], claim: Claim) -> None:
     fleet = after(several)
+    claim = from_now(fleet, claim)
     for line in fleet.indexed_places():
         profile = Profile.of(held.claim for held in fleet.claims_on(line.place.id))
         assert fleet.fits(line.place.id, claim) is profile.fits(claim, line.place.capacity)
@@ -132,6 +144,7 @@ def test_the_chosen_place_fits_and_nobody_is_turned_away_for_nothing(
     several: list[tuple[Any, ...]], claim: Claim, strategy: str, number: int
 ) -> None:
     fleet = after(several)
+    claim = from_now(fleet, claim)
     request = PlacementRequest("s", claim, cml_version_min="2.9")
     fitting = {
         line.place.id
@@ -166,12 +179,19 @@ def scarcity(level: int) -> int:
 
 
 def was_too_full(line: IndexedPlace, ask: PackedRequest) -> bool:
-    """Return whether a place had too little room at the half hour before a claim that begins between two."""
-    used = levels(line.sampled_at(ask.start // TICK_MICROS))
+    """Return whether a place had too little room just before the first half hour that the rows show of a claim."""
     most = line.shelf.lanes.highest_levels(ask.room(line.shelf.lanes))
+    if ask.start < line.shelf.rows.since * TICK_MICROS:
+        steps = [sum(line.slot in bits(line.shelf.current[base + step]) for step in range(1, FULLEST + 1)) for base in BASES]
+        return any(one > STEPS[other] for one, other in zip(steps, most, strict=False))
+    used = levels(line.sampled_at(ask.start // TICK_MICROS))
     greater = any(STEPS[one] > STEPS[other] for one, other in zip(used[:2], most[:2], strict=True))
     scarcer = any(scarcity(one) > scarcity(other) for one, other in zip(used[2:], most[2:], strict=True))
     return ask.start % TICK_MICROS > 0 and (greater or scarcer)
+
+
+def bits(mask: int) -> set[int]:
+    return {slot for slot in range(mask.bit_length()) if mask >> slot & 1}
 
 
 def plain_choice(fleet: PlaceIndex, request: PlacementRequest) -> tuple[str | None, float | None]:
@@ -227,6 +247,7 @@ def test_nothing_is_ever_over_committed(several: list[Claim], strategy: str) -> 
 @for_all(changes, claims)
 def test_the_earliest_moment_is_that_of_the_plain_arithmetic(several: list[tuple[Any, ...]], claim: Claim) -> None:
     fleet = after(several)
+    claim = from_now(fleet, claim)
     length = claim.end - claim.start
     for answer in evaluate_places(fleet, PlacementRequest("s", claim)):
         if not answer.place.closed:
@@ -243,38 +264,6 @@ def test_a_claim_of_no_length_fits_at_once_even_where_others_hold_too_much() -> 
     assert answer.earliest == claim.start
 
 
-def turns(several: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
-    """Place one claim after another, each held where it goes, and release some; tell what was decided."""
-    fleet = PlaceIndex(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS)
-    told: list[tuple[object, ...]] = []
-    for number, (claim, past, released) in enumerate(several):
-        fleet.advance(START + past * STEP)
-        fleet.release(IDS[released % len(IDS)], str(released))
-        found = place(fleet, PlacementRequest(str(number), claim))
-        if found.place is not None and found.decision.action == "assign":
-            fleet.hold(found.place.id, HeldClaim(str(number), claim))
-        told.append((found.decision.action, found.decision.worker_id, found.decision.score, found.at))
-    return told
-
-
-asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), st.integers(0, 40)), max_size=40)
-
-
-@for_all(asked_in_turn)
-def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
-    remembering = turns(several)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SizeClass, "remember_full", lambda *_: None)
-        assert remembering == turns(several)
-
-
-def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before() -> None:
-    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
-    fleet.advance(given.moment("09:00"))
-    assert place(fleet, PlacementRequest("long", given.claim("09:05", "11:00"))).decision.action == "wait"
-    assert place(fleet, PlacementRequest("short", given.claim("09:05", "09:20"))).decision.worker_id == "w1"
-
-
 @pytest.mark.parametrize("ends", [True, False])
 def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(*, ends: bool) -> None:
     fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:00", "09:20", cpu_millis=48_000))]})
@@ -288,7 +277,7 @@ def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(
 
 def test_who_lacked_the_memory_at_the_half_hour_before_comes_last_though_it_is_fuller_by_cpu() -> None:
     memory = one().capacity.memory_mb
-    before = given.claim("08:00", "09:04", cpu_millis=40_000, memory_mb=memory * 5 // 8)
+    before = given.claim("08:00", "09:04", cpu_millis=40_000, memory_mb=memory * 7 // 8)
     fuller, emptier = given.claim("08:00", "12:00", cpu_millis=6_000), given.claim("08:00", "12:00", cpu_millis=1_000)
     held = {"w1": [HeldClaim("s1", before), HeldClaim("s2", fuller)], "w2": [HeldClaim("s3", emptier)]}
     fleet = PlaceIndex([one("w1"), one("w2")], held)
