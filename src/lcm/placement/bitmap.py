@@ -85,8 +85,8 @@ _CHANGES: Final = _MaskChanges()
 class FullnessLimits:
     """How full a place may be, at most, to have room for a need.
 
-    Above the limits are the places in the masks `cpu` and `memory` of a row; no other has more than `fullness`. They are
-    also above one of the other dimensions if they are in one of the masks `scarce`, of which `scarcity` is the first step.
+    Above the limits are the places in the masks `cpu` and `memory` of a row; no other has more than `fullness`. Above
+    those of the other dimensions are the places in the masks `scarce`, of which `scarcity` is the first step.
     """
 
     __slots__ = ("cpu", "fullness", "memory", "scarce", "scarcity")
@@ -95,7 +95,7 @@ class FullnessLimits:
         """Make the limits for a need, given the highest level of each dimension at which it could fit."""
         cpu, memory = STEPS[highest[0]], STEPS[highest[1]]
         self.cpu, self.memory = _CPU_ABOVE[cpu], _MEMORY_ABOVE[memory]
-        self.fullness = cpu if cpu > memory else memory
+        self.fullness = max(cpu, memory)
         self.scarcity, self.scarce = _scarce_masks(highest[2:])
 
 
@@ -196,21 +196,20 @@ class FullnessRows:
         return self._near[number] if 0 <= number < _NEAR else self._far.get(tick, EMPTY_ROW)
 
 
-def shift_usage(rows: FullnessRows, timeline: Timeline, start: int, end: int, need: int, bit: int) -> None:
-    """Add a need, which may be negative, to what a place uses during [start, end): on its timeline and in the rows.
+def shift_usage(rows: FullnessRows, timeline: Timeline, span: tuple[int, int], need: int, bit: int) -> None:
+    """Add a need, which may be negative, to what a place uses in a span of time: on its timeline and in the rows.
 
     What changes at one half hour changes at all in the same step of the timeline. This is most of what holding a claim
     costs, and so it is one function.
     """
+    start, end = span
     if start >= end or not need:
         return
     moments, used = timeline.moments, timeline.levels
     first, last = timeline.split(start, end)
     before = used[first:last]
     used[first:last] = after = [level + need for level in before]
-    tick = -(-start // TICK_MICROS)
-    if tick < rows.since:
-        tick = rows.since
+    tick = max(-(-start // TICK_MICROS), rows.since)
     if tick * TICK_MICROS < end:
         upcoming, begin = rows.make_between(tick, -(-end // TICK_MICROS)), 0
         for old, new, until in zip(before, after, moments[first + 1 : last + 1], strict=True):

@@ -113,9 +113,11 @@ class PackedRequest:
         self.end = end = micros(claim.end)
         self.first = first = -(-start // TICK_MICROS)
         stop = -(-end // TICK_MICROS)
-        self.stop = stop if stop < first + MOST_TICKS else first + MOST_TICKS
+        self.stop = min(stop, first + MOST_TICKS)
         self.asked = 0
         self._lanes: Lanes | None = None
+        self._limits: FullnessLimits | None = None
+        self._need = self._room = 0
 
     def fits(self, line: IndexedPlace) -> bool:
         """Return whether a place that passes all other filters is up by then and has the room at every moment."""
@@ -144,8 +146,8 @@ class PackedRequest:
 
     def _pack_for(self, lanes: Lanes) -> None:
         self._lanes, self._limits = lanes, None
-        self._need = need = lanes.pack(self.claim.need)
-        self._room = lanes.top - need
+        self._need = lanes.pack(self.claim.need)
+        self._room = lanes.top - self._need
 
     def rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
         """Return the first filter by which a place rejects the request, and its reason; None if it would take it."""

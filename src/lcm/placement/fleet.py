@@ -94,8 +94,7 @@ class PlaceIndex:
 
     def advance(self, now: datetime) -> None:
         """Set the current time: the past is not searched any more. Claims stay held until they are released."""
-        if now > self.now:
-            self.now = now
+        self.now = max(self.now, now)
         if now < self._until:
             return
         self._since = micros(now) // TICK_MICROS + 1

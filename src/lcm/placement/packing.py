@@ -2,8 +2,8 @@
 
 The best are those that run anyway in all of the claim's half hours, then the fuller, then those that become empty at
 the same time, then the first id; the first whose timeline agrees is taken. Before its first half hour a claim meets
-others that no row shows. Places too full at the half hour before come last: in a large fleet hundreds of them might be
-asked that are too full just then, and a slightly emptier place is as good.
+others that no row shows. Places too full at the half hour before, or now, come last: in a large fleet hundreds of them
+might be asked that are too full just then, and a slightly emptier place is as good.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,6 +15,7 @@ from lcm.placement.bitmap import (
     CPU,
     FULLEST,
     MEMORY,
+    FullnessLimits,
     FullnessRow,
     group_by_count,
     scarce_places,
@@ -27,6 +28,8 @@ _TIES: Final = 64
 """Fullness and a common end decide between places with the same idle time, in such parts of a half hour."""
 
 ScoredPlace = tuple[IndexedPlace, float]
+_View = tuple[FullnessLimits, Sequence[FullnessRow], FullnessRow]
+"""The limits of a request, the rows of its claim's half hours, and the row after them."""
 
 
 def pack_score(idle: int, looked: int, tie: int) -> float:
@@ -44,7 +47,7 @@ def choose_packed(shelves: Iterable[SizeClass], ask: PackedRequest, region: str 
         for shelf in shelves:
             if shelf.number:
                 continue
-            found = _best_of_blocks(shelf.group, ask, region, late)
+            found = _best_of_blocks(shelf.group, ask, region, late=late)
             if best is None or (found is not None and (-found[1], found[0].place.id) < (-best[1], best[0].place.id)):
                 best = found
         if best is not None:
@@ -52,9 +55,9 @@ def choose_packed(shelves: Iterable[SizeClass], ask: PackedRequest, region: str 
     return None
 
 
-def _best_of_blocks(group: SizeBlocks, ask: PackedRequest, region: str | None, late: bool) -> ScoredPlace | None:  # noqa: FBT001
+def _best_of_blocks(group: SizeBlocks, ask: PackedRequest, region: str | None, *, late: bool) -> ScoredPlace | None:
     for block in group.in_turn(ask.first):
-        found = _best_of_class(block, ask, region, late)
+        found = _best_of_class(block, ask, region, late=late)
         if found is not None:
             if len(group.blocks) > 1:
                 group.starts[ask.first] = block.number
@@ -62,7 +65,7 @@ def _best_of_blocks(group: SizeBlocks, ask: PackedRequest, region: str | None, l
     return None
 
 
-def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None, late: bool) -> ScoredPlace | None:  # noqa: FBT001
+def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None, *, late: bool) -> ScoredPlace | None:
     """Return the best place of a size class and its score, of the late ones or of the others; None if none has room."""
     limit = ask.limits(shelf.lanes)
     if limit is None:
@@ -89,34 +92,31 @@ def _best_of_class(shelf: SizeClass, ask: PackedRequest, region: str | None, lat
         taken |= scarce_places(rows, limit)
     free = mask ^ (mask & taken)
     ready = busy & free
-    found = _best_of_group(shelf, ask, rows, after, ready, 0, limit.fullness) if ready else None
+    found = _best_of_group(shelf, ask, (limit, rows, after), ready, 0) if ready else None
     if found is None and free != ready:
         for covered, group in group_by_count(free ^ ready, [row[BUSY] for row in rows]):
-            found = _best_of_group(shelf, ask, rows, after, group, len(rows) - covered, limit.fullness)
+            found = _best_of_group(shelf, ask, (limit, rows, after), group, len(rows) - covered)
             if found is not None:
                 break
     return found
 
 
-def _best_of_group(
-    shelf: SizeClass, ask: PackedRequest, rows: Sequence[FullnessRow], after: FullnessRow, group: int, idle: int, fullest: int
-) -> ScoredPlace | None:
+def _best_of_group(shelf: SizeClass, ask: PackedRequest, view: _View, group: int, idle: int) -> ScoredPlace | None:
     """Return the best place of a group by fullness at the claim's first half hour, and then by a common end.
 
     The first whose timeline has room is taken, in the order of ids. This is much of what a decision costs, and so it is
     one function.
     """
     lanes, order, lines, start, end = shelf.lanes, shelf.order, shelf.lines, ask.start, ask.end
+    limit, rows, after = view
     room, asked = ask.room(lanes), 0
-    at_first, fullness = (rows[0], fullest) if rows else (after, FULLEST)
+    at_first, fullness = (rows[0], limit.fullness) if rows else (after, FULLEST)
     while group:
-        alike = group
-        for fullness in range(fullness, 0, -1):
+        alike = 0
+        while fullness and not alike:
             alike = group & (at_first[CPU + fullness] | at_first[MEMORY + fullness])
-            if alike:
-                break
-        else:
-            alike, fullness = group, 0
+            fullness -= not alike
+        alike = alike or group
         group ^= alike
         longer = alike & after[BUSY]
         some, ends = alike ^ longer, 1

@@ -18,7 +18,6 @@ from lcm.placement.place_kinds import PlaceKinds
 from lcm.placement.request import Place
 from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes
 
-
 BLOCK_PLACES: Final = 1024
 """A size class with more places is split into blocks, so that its masks stay short."""
 
@@ -118,7 +117,7 @@ class SizeClass:
                 line.sampled = line.timeline.copy()
             line.timeline.add(start, end, need)
             end = claim.sampled_end if claim.sampled_end > line.since else start
-        shift_usage(self.rows, line.sampled, start, end, need, 1 << line.slot)
+        shift_usage(self.rows, line.sampled, (start, end), need, 1 << line.slot)
         if begins_soon:
             self._note_current(line, line.sampled.used_at(max(claim.start, (self.rows.since - 1) * TICK_MICROS)))
 
@@ -133,13 +132,13 @@ class SizeClass:
         if line.sampled is not line.timeline:
             line.timeline.add(start, end, -need)
             end = claim.sampled_end if claim.sampled_end > line.since else start
-            shift_usage(self.rows, line.sampled, start, end, -need, 1 << line.slot)
+            shift_usage(self.rows, line.sampled, (start, end), -need, 1 << line.slot)
             if claim.is_long and not any(one.is_long for one in line.held.values()):
                 line.sampled = line.timeline
         elif end <= now:
             line.drop_past(now)
         else:
-            shift_usage(self.rows, line.timeline, start, end, -need, 1 << line.slot)
+            shift_usage(self.rows, line.timeline, (start, end), -need, 1 << line.slot)
         if began:
             self._note_current(line, line.sampled.used_at(now))
             if self.number < self.group.starts.get(since, 0):

@@ -182,7 +182,9 @@ def was_too_full(line: IndexedPlace, ask: PackedRequest) -> bool:
     """Return whether a place had too little room just before the first half hour that the rows show of a claim."""
     most = line.shelf.lanes.highest_levels(ask.room(line.shelf.lanes))
     if ask.start < line.shelf.rows.since * TICK_MICROS:
-        steps = [sum(line.slot in bits(line.shelf.current[base + step]) for step in range(1, FULLEST + 1)) for base in BASES]
+        steps = [
+            sum(line.slot in bits(line.shelf.current[base + step]) for step in range(1, FULLEST + 1)) for base in BASES
+        ]
         return any(one > STEPS[other] for one, other in zip(steps, most, strict=False))
     used = levels(line.sampled_at(ask.start // TICK_MICROS))
     greater = any(STEPS[one] > STEPS[other] for one, other in zip(used[:2], most[:2], strict=True))
@@ -224,7 +226,9 @@ def test_a_size_class_in_blocks_takes_what_it_would_take_in_one(
         fleet = after(several)
         for number, claim in enumerate(asked):
             request = PlacementRequest(f"s{number}", claim)
-            fitting = {a.place.id: a.score for a in evaluate_places(fleet, request) if not a.filter and not a.place.seat}
+            fitting = {
+                a.place.id: a.score for a in evaluate_places(fleet, request) if not a.filter and not a.place.seat
+            }
             found = place(fleet, request).decision
             assert fitting.get(found.worker_id or "") == found.score
             assert bool(found.worker_id) is bool(fitting)
