@@ -338,3 +338,29 @@ def test_taking_what_does_not_fit_is_refused_and_holding_it_is_not() -> None:
     assert not fleet.release("w1", "s2")
     assert not fleet.release("w9", "s2")
     assert len(fleet) == 1
+
+
+def test_a_block_from_which_something_is_released_is_searched_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "BLOCK_PLACES", 1)
+    fleet = PlaceIndex([one("w1"), one("w2")])
+    fleet.advance(given.moment("09:00"))
+    large = [PlacementRequest(name, given.claim("09:05", "11:00", cpu_millis=30_000)) for name in ("s1", "s2", "s3")]
+    for request, chosen in zip(large, ("w1", "w2", None), strict=True):
+        assert place(fleet, request).decision.worker_id == chosen
+        if chosen:
+            fleet.hold(chosen, HeldClaim(request.name, request.claim))
+    assert fleet.release("w1", "s1")
+    assert place(fleet, large[2]).decision.worker_id == "w1"
+
+
+def test_what_began_before_the_dropped_past_is_held_and_released_until_its_end() -> None:
+    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("08:00", "09:00"))]})
+    fleet.advance(given.moment("09:10"))
+    assert fleet.release("w1", "s1")
+    fleet.hold("w1", HeldClaim("s2", given.claim("08:30", "10:00", cpu_millis=40_000)))
+    fleet.hold("w1", HeldClaim("s3", given.claim("08:30", "09:05", cpu_millis=40_000)))
+    assert not fleet.fits("w1", given.claim("09:10", "11:00", cpu_millis=9_000))
+    assert fleet.fits("w1", given.claim("10:00", "11:00", cpu_millis=48_000))
+    assert fleet.release("w1", "s2")
+    assert fleet.release("w1", "s3")
+    assert fleet.fits("w1", given.claim("09:10", "11:00", cpu_millis=48_000))
