@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
-from lcm.model.base.capacity import DIMENSIONS, Amount
+from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount
 
 LEVELS: Final = 32
 """The level of a dimension that is exactly full."""
@@ -39,7 +39,7 @@ _DAY_SECONDS: Final = 86_400
 class Lanes:
     """The packing of amounts for places of one capacity."""
 
-    __slots__ = ("_factors", "_limits", "_slack", "top")
+    __slots__ = ("_factors", "_last", "_limits", "_slack", "top")
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
@@ -49,9 +49,14 @@ class Lanes:
         full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
         self._slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
         self.top = GUARD_BITS + full
+        self._last = ZERO_AMOUNT, 0
 
     def pack(self, need: Amount) -> int:
         """Pack a need; one that is absurdly large is packed as one that is merely too large."""
+        last, packed = self._last
+        if need is last:
+            # Seats pack a need again and again, for every seat that is asked.
+            return packed
         # Written out without a loop for speed, because every claim is packed.
         cpu, memory, storage = need.cpu_millis, need.memory_mb, need.storage_mb
         nodes, ports, labs = need.nodes, need.ports, need.labs
@@ -66,7 +71,7 @@ class Lanes:
         ):
             cpu, memory, storage, nodes, ports, labs = map(min, (cpu, memory, storage, nodes, ports, labs), most)
         by_cpu, by_memory, by_storage, by_nodes, by_ports, by_labs = self._factors
-        return (
+        packed = (
             cpu * by_cpu
             + memory * by_memory
             + storage * by_storage
@@ -74,6 +79,8 @@ class Lanes:
             + ports * by_ports
             + labs * by_labs
         )
+        self._last = need, packed
+        return packed
 
     def highest_levels(self, room: int) -> bytes:
         """Return, for each dimension, the highest level at which a place may still be within a room."""
