@@ -4,15 +4,17 @@
 all that is held on it, and a sample of it at every half hour, which the size classes search.
 """
 
+from bisect import bisect_right
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lcm.model.base.capacity import DIMENSIONS, Amount
+from lcm.placement.bitmap import FullnessLimits
 from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
-from lcm.placement.rules import ROOM_FILTERS, closed_rejection, static_rejection
-from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, Timeline, micros, moment_of, short_of
+from lcm.placement.rules import ROOM_FILTERS, closed_rejection, request_facts, static_rejection
+from lcm.placement.timeline import BEGINNING, GUARD_BITS, TICK_MICROS, Lanes, Timeline, micros, moment_of, short_of
 
 if TYPE_CHECKING:
     from lcm.placement.size_class import SizeClass
@@ -41,20 +43,20 @@ class IndexedClaim(msgspec.Struct, frozen=True, gc=False):
         return self.end - self.start > MOST_MICROS
 
     @property
-    def sampled(self) -> "IndexedClaim":
-        """The claim without what is not sampled of it."""
-        end = (-(-self.start // TICK_MICROS) + MOST_TICKS) * TICK_MICROS
-        return msgspec.structs.replace(self, end=min(self.end, end))
+    def sampled_end(self) -> int:
+        """The end of what is sampled of it."""
+        return min(self.end, (-(-self.start // TICK_MICROS) + MOST_TICKS) * TICK_MICROS)
 
 
 class IndexedPlace:
     """A place with its timeline, and its slot in the size class.
 
     `sampled` is the timeline whose half hours the rows of the size class show: `timeline` itself, or one in which long
-    claims end earlier if it holds any.
+    claims end earlier if it holds any. Of the time before `since` they only show what was used then. `code` is that of
+    the place in the row of the current half hour, if that is the one in `noted`.
     """
 
-    __slots__ = ("held", "lanes", "place", "sampled", "shelf", "slot", "timeline", "usable")
+    __slots__ = ("code", "held", "lanes", "noted", "place", "sampled", "shelf", "since", "slot", "timeline", "usable")
 
     def __init__(self, place: Place, lanes: Lanes, shelf: "SizeClass") -> None:
         self.place = place
@@ -62,8 +64,15 @@ class IndexedPlace:
         self.lanes = lanes
         self.timeline = self.sampled = Timeline(lanes.top)
         self.held: dict[str, IndexedClaim] = {}
-        self.usable = BEGINNING
-        self.slot = 0
+        self.usable = self.since = BEGINNING
+        self.slot = self.code = self.noted = 0
+
+    def drop_past(self, now: int) -> None:
+        """Drop what was used before a moment, also by claims that are still held: nobody asks for it any more."""
+        moments, used = self.timeline.moments, self.timeline.levels
+        step = bisect_right(moments, now) - 1
+        del moments[1 : step + 1], used[:step]
+        self.since = now
 
     def sampled_at(self, tick: int) -> int:
         """Return what is used at a half hour, as far as the rows show it, packed."""
@@ -78,22 +87,37 @@ def accepts_sessions(place: Place) -> bool:
 class PackedRequest:
     """A request with its claim's [start, end) in microseconds, the half hours [first, stop) in it, and its packed need.
 
-    During a search, `asked` counts the places that were asked, and `late` are those without room just before.
+    `facts` are what the static filters look at. During a search, `asked` counts the places that were asked.
     """
 
-    __slots__ = ("_lanes", "_left", "_packed", "asked", "claim", "end", "first", "late", "request", "start", "stop")
+    __slots__ = (
+        "_lanes",
+        "_limits",
+        "_need",
+        "_room",
+        "asked",
+        "claim",
+        "end",
+        "facts",
+        "first",
+        "request",
+        "start",
+        "stop",
+    )
 
     def __init__(self, request: PlacementRequest) -> None:
         self.request = request
+        self.facts = request_facts(request)
         self.claim = claim = request.claim
         self.start = start = micros(claim.start)
         self.end = end = micros(claim.end)
         self.first = first = -(-start // TICK_MICROS)
         stop = -(-end // TICK_MICROS)
         self.stop = min(stop, first + MOST_TICKS)
-        self.asked = self.late = 0
+        self.asked = 0
         self._lanes: Lanes | None = None
-        self._packed = self._left = 0
+        self._limits: FullnessLimits | None = None
+        self._need = self._room = 0
 
     def fits(self, line: IndexedPlace) -> bool:
         """Return whether a place that passes all other filters is up by then and has the room at every moment."""
@@ -104,17 +128,26 @@ class PackedRequest:
         """Return how much of a place of this capacity may be used, at most, so that the need still fits."""
         if lanes is not self._lanes:
             self._pack_for(lanes)
-        return self._left
+        return self._room
 
     def pack_need(self, lanes: Lanes) -> int:
         """Return the need as places of this capacity count it."""
         if lanes is not self._lanes:
             self._pack_for(lanes)
-        return self._packed
+        return self._need
+
+    def limits(self, lanes: Lanes) -> FullnessLimits | None:
+        """Return how full a place of at most this capacity may be so that the need may fit; None if it never does."""
+        if lanes is not self._lanes:
+            self._pack_for(lanes)
+        if self._limits is None and self._room & GUARD_BITS == GUARD_BITS:
+            self._limits = FullnessLimits(lanes.highest_levels(self._room))
+        return self._limits
 
     def _pack_for(self, lanes: Lanes) -> None:
-        self._lanes, self._packed = lanes, lanes.pack(self.claim.need)
-        self._left = lanes.top - self._packed
+        self._lanes, self._limits = lanes, None
+        self._need = lanes.pack(self.claim.need)
+        self._room = lanes.top - self._need
 
     def rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
         """Return the first filter by which a place rejects the request, and its reason; None if it would take it."""

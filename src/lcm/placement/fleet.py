@@ -10,7 +10,7 @@ from datetime import datetime
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.candidate import IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.request import HeldClaim, Place
-from lcm.placement.size_class import SizeClass
+from lcm.placement.size_class import BLOCK_PLACES, SizeBlocks, SizeClass
 from lcm.placement.timeline import BEGINNING, TICK_MICROS, Lanes, micros, moment_of, round_up_capacity
 
 
@@ -22,7 +22,8 @@ class PlaceIndex:
         self.last_request: PackedRequest | None = None
         """The request that was placed last: its claim is usually the next to be held."""
         self._since = 0
-        self._until = moment_of(TICK_MICROS)
+        self.now = self._known_now = self._until = moment_of(0)
+        self._now_micros = 0
         self.workers: list[SizeClass] = []
         """The size classes of workers."""
         self.seats: list[SizeClass] = []
@@ -67,6 +68,7 @@ class PlaceIndex:
         line.shelf.remove(line)
         if not line.shelf.lines:
             (self.seats if line.place.seat else self.workers).remove(line.shelf)
+            line.shelf.group.remove(line.shelf)
         return held
 
     def hold(self, id_: str, held: HeldClaim) -> None:
@@ -75,11 +77,10 @@ class PlaceIndex:
         if held.holder in line.held:
             self.release(id_, held.holder)
         claim, asked = held.claim, self.last_request
-        need = line.lanes.pack(claim.need)
         if asked is not None and claim is asked.claim:
-            start, end = asked.start, asked.end
+            start, end, need = asked.start, asked.end, asked.pack_need(line.lanes)
         else:
-            start, end = micros(claim.start), micros(claim.end)
+            start, end, need = micros(claim.start), micros(claim.end), line.lanes.pack(claim.need)
         line.shelf.hold(line, IndexedClaim(held, start, end, need))
 
     def release(self, id_: str, holder: str) -> bool:
@@ -88,19 +89,23 @@ class PlaceIndex:
         claim = line.held.pop(holder, None) if line is not None else None
         if line is None or claim is None:
             return False
-        line.shelf.release(line, claim)
+        line.shelf.release(line, claim, self._read_now())
         return True
 
     def advance(self, now: datetime) -> None:
         """Set the current time: the past is not searched any more. Claims stay held until they are released."""
+        self.now = max(self.now, now)
         if now < self._until:
             return
-        since = micros(now) // TICK_MICROS
-        self._until = moment_of((since + 1) * TICK_MICROS)
-        if since > self._since:
-            self._since = since
-            for shelf in (*self.workers, *self.seats):
-                shelf.advance(since)
+        self._since = micros(now) // TICK_MICROS + 1
+        self._until = moment_of(self._since * TICK_MICROS)
+        for shelf in (*self.workers, *self.seats):
+            shelf.advance(self._since)
+
+    def _read_now(self) -> int:
+        if self.now is not self._known_now:
+            self._known_now, self._now_micros = self.now, micros(self.now)
+        return self._now_micros
 
     def claims_on(self, id_: str) -> Sequence[HeldClaim]:
         """Return the claims held on a place."""
@@ -124,10 +129,13 @@ class PlaceIndex:
         shelf.insert(line)
 
     def _size_class(self, size: Amount, *, seats: bool) -> SizeClass:
+        """Return the first block of a size class that has a slot left, or a new one after the others."""
         shelves = self.seats if seats else self.workers
-        found = next((shelf for shelf in shelves if shelf.size == size), None)
+        alike = next((shelf.group.blocks for shelf in shelves if shelf.size == size), [])
+        found = next((shelf for shelf in alike if len(shelf.lines) < BLOCK_PLACES), None)
         if found is None:
-            found = SizeClass(size, seats=seats, since=self._since)
+            group = alike[0].group if alike else SizeBlocks()
+            found = SizeClass(size, group, seats=seats, since=self._since)
             shelves.append(found)
         return found
 

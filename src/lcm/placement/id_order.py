@@ -77,6 +77,10 @@ class IdOrder:
         """Iterate over the slots of a mask in the order of their ids."""
         return _bits(mask) if self.in_order else self._sorted_slots(mask)
 
+    def first_slot(self, mask: int) -> int:
+        """Return the slot of the first id in a mask that is not empty."""
+        return next(self.slots_in(mask))
+
     def _sorted_slots(self, mask: int) -> Iterator[int]:
         for bucket in self._buckets:
             found = mask & bucket.mask

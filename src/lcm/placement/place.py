@@ -94,7 +94,7 @@ def count_rejections(fleet: PlaceIndex, ask: PackedRequest) -> tuple[Rejection, 
 
 
 def _find_soonest(ask: PackedRequest, shelves: Sequence[SizeClass]) -> tuple[datetime, IndexedPlace] | None:
-    lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(ask.request)))
+    lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(ask)))
     moments = ((ask.earliest(line), line) for line in lines)
     asked = ask.request.claim.start
     found = [(at, line) for at, line in moments if at is not None and (ask.request.movable or at == asked)]

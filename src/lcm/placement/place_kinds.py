@@ -8,9 +8,9 @@ from functools import reduce
 from operator import or_
 from typing import Final
 
-from lcm.placement.candidate import accepts_sessions
+from lcm.placement.candidate import PackedRequest, accepts_sessions
 from lcm.placement.request import Place, PlacementRequest
-from lcm.placement.rules import place_facts, request_facts, static_rejection
+from lcm.placement.rules import place_facts, static_rejection
 
 _MOST_REMEMBERED: Final = 1000
 
@@ -61,12 +61,12 @@ class PlaceKinds:
             self.remove(slot, before)
             self.add(slot, after)
 
-    def open_to(self, request: PlacementRequest) -> int:
+    def open_to(self, ask: PackedRequest) -> int:
         """Return the mask of places that accept sessions and whose kind suits a request."""
-        asked = request_facts(request)
-        found = self._masks.get(asked)
+        found = self._masks.get(ask.facts)
         if found is None:
-            found = self._masks[asked] = reduce(or_, (kind.mask for kind in self._suitable_kinds(asked, request)), 0)
+            suitable = self._suitable_kinds(ask.facts, ask.request)
+            found = self._masks[ask.facts] = reduce(or_, (kind.mask for kind in suitable), 0)
         return found
 
     def in_region(self, region: str) -> int:

@@ -12,12 +12,11 @@ from typing import Final
 
 from lcm.model.base.capacity import Amount, utilization
 from lcm.model.kinds.worker import MAX_CONCURRENT_LABS
-from lcm.placement.bitmap import fullness_limits, fullness_of, places_above, scarce_masks, scarce_places
+from lcm.placement.bitmap import fullness_of, scarce_places
 from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.packing import choose_packed, pack_score
 from lcm.placement.rules import ON_CML
 from lcm.placement.size_class import SizeClass
-from lcm.placement.timeline import GUARD_BITS
 
 PlaceChoice = tuple[IndexedPlace, float | None]
 """The place a strategy chose, and its score if it has one."""
@@ -105,13 +104,11 @@ def choose_place(
 
 def _candidate_places(shelf: SizeClass, ask: PackedRequest, region: str | None) -> Iterable[IndexedPlace]:
     """Return the places that may take the request, in a region if one is given."""
-    room, index = ask.room(shelf.lanes), shelf.rows
-    if room & GUARD_BITS != GUARD_BITS:
+    limit, rows = ask.limits(shelf.lanes), shelf.rows.between(ask.first, ask.stop)
+    if limit is None:
         return ()
-    highest = shelf.lanes.highest_levels(room)
-    limit, rows = fullness_limits(highest[0], highest[1]), index.between(ask.first, ask.stop)
-    taken = reduce(or_, (places_above(row, limit) for row in rows), scarce_places(rows, *scarce_masks(highest[2:])))
-    mask = shelf.open_to(ask.request, region)
+    taken = reduce(or_, (row[limit.cpu] | row[limit.memory] for row in rows), scarce_places(rows, limit))
+    mask = shelf.open_to(ask, region)
     return shelf.places_in(mask ^ (mask & taken))
 
 

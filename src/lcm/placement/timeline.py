@@ -55,7 +55,7 @@ class Lanes:
         """Pack a need; one that is absurdly large is packed as one that is merely too large."""
         last, packed = self._last
         if need is last:
-            # A need is usually packed twice in a row: when a place is asked, and when it then holds the claim.
+            # Seats pack a need again and again, for every seat that is asked.
             return packed
         # Written out without a loop for speed, because every claim is packed.
         cpu, memory, storage = need.cpu_millis, need.memory_mb, need.storage_mb
@@ -177,7 +177,7 @@ class Timeline:
         moments, levels = self.moments, self.levels
         if levels[last] == levels[last - 1]:
             del moments[last], levels[last]
-        if levels[first] == levels[first - 1]:
+        if first and levels[first] == levels[first - 1]:
             del moments[first], levels[first]
 
     def used_at(self, moment: int) -> int:

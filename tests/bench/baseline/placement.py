@@ -5,6 +5,7 @@ loops, the cheap questions first, and the sum of all claims that the slot meets 
 depends on the request alone is worked out once for all workers.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from lcm.model.base.capacity import Claim
@@ -13,7 +14,9 @@ from lcm.model.kinds.worker import satisfies_affinity
 from lcm.placement.request import HeldClaim, Place, PlacementRequest
 
 HALF_HOUR = 30 * 60
-SIXTEENTHS = 16
+FULL = 32
+STEPS = bytes(bisect_right((8, 16, 24, 26, 28, 29, 30, 31, 32), level) for level in range(FULL + 1))
+"""The steps of fullness that a worker has reached, by its level in 32nds."""
 
 Size = tuple[int, int, int, int, int, int]
 Taken = tuple[float, float, int, int, int, int, int, int, int, int]
@@ -132,7 +135,7 @@ def _score(worker: Worker, met: list[Taken], asked: Taken) -> float:
         high = until - first if until < last else last - first
         if low < high:
             covered |= (1 << high) - (1 << low)
-    full = max(cpu * SIXTEENTHS // worker.size[0], memory * SIXTEENTHS // worker.size[1])
+    full = STEPS[max(cpu * FULL // worker.size[0], memory * FULL // worker.size[1])]
     together = 1
     for claim in worker.claims.values():
         if claim[8] <= last < claim[9]:

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from harness import given
 from harness.suite import for_all
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim, Profile
-from lcm.placement import packing
+from lcm.placement import fleet as fleet_module
+from lcm.placement.bitmap import CPU, FULLEST, MEMORY, STEPS
 from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import evaluate_places, place
 from lcm.placement.request import HeldClaim, Place, PlacementRequest
 from lcm.placement.size_class import SizeClass
 from lcm.placement.strategies import SCORES, STRATEGIES, bin_pack
-from lcm.placement.timeline import TICK_MICROS, Lanes, levels, micros, moment_of, round_up_capacity
+from lcm.placement.timeline import TICK_MICROS, Lanes, Timeline, levels, micros, moment_of, round_up_capacity
 
 START = given.moment("08:00")
 STEP = timedelta(minutes=10)
 SMALL = Amount(cpu_millis=6, memory_mb=6, storage_mb=6, nodes=6, ports=6, labs=4)
+BASES = (CPU, MEMORY)
 IDS = ("a", "b", "c", "d", "e")
 
 sizes = st.sampled_from([SMALL, SMALL, msgspec.structs.replace(SMALL, cpu_millis=5), ZERO_AMOUNT, given.machine()])
@@ -91,6 +93,17 @@ def kinds_by_id(shelf: SizeClass) -> object:
     return sorted(ids_in(shelf, kind.mask) for kind in shelf._kinds._kinds.values())
 
 
+def steps_from_now(fleet: PlaceIndex, timeline: Timeline) -> object:
+    steps = zip(timeline.moments, timeline.levels, strict=True)
+    return timeline.used_at(micros(fleet.now)), [step for step in steps if step[0] > micros(fleet.now)]
+
+
+def from_now(fleet: PlaceIndex, claim: Claim) -> Claim:
+    """Return what is left of a claim: nobody asks the index for the past."""
+    start = max(claim.start, fleet.now)
+    return msgspec.structs.replace(claim, start=start, end=max(claim.end, start))
+
+
 def inside(fleet: PlaceIndex) -> object:
     """Return all that the index knows, in a form that can be compared."""
     shelves = sorted(
@@ -98,7 +111,7 @@ def inside(fleet: PlaceIndex) -> object:
         key=lambda one: (one.seats, one.size.cpu_millis),
     )
     lines = [
-        (line.place, line.sampled.moments, line.timeline.moments, line.timeline.levels, line.usable)
+        (line.place, steps_from_now(fleet, line.sampled), steps_from_now(fleet, line.timeline), line.usable)
         for line in fleet.indexed_places()
     ]
     kept = [(s.size, s.seats, rows_by_id(s), kinds_by_id(s)) for s in shelves]
@@ -110,8 +123,7 @@ def test_the_index_equals_one_built_from_scratch(several: list[tuple[Any, ...]])
     fleet = after(several)
     ids = [line.place.id for line in fleet.indexed_places()]
     again = PlaceIndex([fleet[id_] for id_ in ids])
-    if fleet._since > 0:
-        again.advance(moment_of(fleet._since * TICK_MICROS))
+    again.advance(fleet.now)
     for id_ in ids:
         for held in fleet.claims_on(id_):
             again.hold(id_, held)
@@ -121,6 +133,7 @@ def test_the_index_equals_one_built_from_scratch(several: list[tuple[Any, ...]])
 @for_all(changes, claims)
 def test_a_claim_fits_where_the_plain_arithmetic_says_so(several: list[tuple[Any, ...]], claim: Claim) -> None:
     fleet = after(several)
+    claim = from_now(fleet, claim)
     for line in fleet.indexed_places():
         profile = Profile.of(held.claim for held in fleet.claims_on(line.place.id))
         assert fleet.fits(line.place.id, claim) is profile.fits(claim, line.place.capacity)
@@ -131,6 +144,7 @@ def test_the_chosen_place_fits_and_nobody_is_turned_away_for_nothing(
     several: list[tuple[Any, ...]], claim: Claim, strategy: str, number: int
 ) -> None:
     fleet = after(several)
+    claim = from_now(fleet, claim)
     request = PlacementRequest("s", claim, cml_version_min="2.9")
     fitting = {
         line.place.id
@@ -165,24 +179,30 @@ def scarcity(level: int) -> int:
 
 
 def was_too_full(line: IndexedPlace, ask: PackedRequest) -> bool:
-    """Return whether a place had too little room at the half hour before a claim that begins between two."""
-    used = levels(line.sampled_at(ask.start // TICK_MICROS))
+    """Return whether a place had too little room just before the first half hour that the rows show of a claim."""
     most = line.shelf.lanes.highest_levels(ask.room(line.shelf.lanes))
-    greater = any(min(one, 32) > min(other, 32) for one, other in zip(used[:2], most[:2], strict=True))
+    if ask.start < line.shelf.rows.since * TICK_MICROS:
+        steps = [
+            sum(line.slot in bits(line.shelf.current[base + step]) for step in range(1, FULLEST + 1)) for base in BASES
+        ]
+        return any(one > STEPS[other] for one, other in zip(steps, most, strict=False))
+    used = levels(line.sampled_at(ask.start // TICK_MICROS))
+    greater = any(STEPS[one] > STEPS[other] for one, other in zip(used[:2], most[:2], strict=True))
     scarcer = any(scarcity(one) > scarcity(other) for one, other in zip(used[2:], most[2:], strict=True))
     return ask.start % TICK_MICROS > 0 and (greater or scarcer)
 
 
+def bits(mask: int) -> set[int]:
+    return {slot for slot in range(mask.bit_length()) if mask >> slot & 1}
+
+
 def plain_choice(fleet: PlaceIndex, request: PlacementRequest) -> tuple[str | None, float | None]:
-    """Choose by going through all places: the best of each size class, and the best of those."""
+    """Choose by going through all places."""
     ask = PackedRequest(request)
     fitting = [line for line in fleet.indexed_places() if not line.place.seat and ask.rejection(line) is None]
-    best = {
-        line.shelf: line
-        for line in sorted(fitting, key=lambda one: (was_too_full(one, ask), -bin_pack(one, ask), one.place.id))[::-1]
-    }
-    found = min(best.values(), key=lambda one: (-bin_pack(one, ask), one.place.id), default=None)
-    return (found.place.id, bin_pack(found, ask)) if found else (None, None)
+    order = [(was_too_full(line, ask), -bin_pack(line, ask), line.place.id) for line in fitting]
+    _, score, id_ = min(order, default=(False, None, None))
+    return id_, None if score is None else -score
 
 
 @for_all(changes, st.lists(claims, min_size=1, max_size=8))
@@ -195,6 +215,25 @@ def test_bin_pack_chooses_what_a_look_at_all_places_would(several: list[tuple[An
         assert (found.worker_id, found.score) == want
         if found.worker_id:
             fleet.hold(found.worker_id, HeldClaim(request.name, claim))
+
+
+@for_all(changes, st.lists(claims, min_size=1, max_size=8))
+def test_a_size_class_in_blocks_takes_what_it_would_take_in_one(
+    several: list[tuple[Any, ...]], asked: list[Claim]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet_module, "BLOCK_PLACES", 1)
+        fleet = after(several)
+        for number, claim in enumerate(asked):
+            request = PlacementRequest(f"s{number}", claim)
+            fitting = {
+                a.place.id: a.score for a in evaluate_places(fleet, request) if not a.filter and not a.place.seat
+            }
+            found = place(fleet, request).decision
+            assert fitting.get(found.worker_id or "") == found.score
+            assert bool(found.worker_id) is bool(fitting)
+            if found.worker_id:
+                fleet.hold(found.worker_id, HeldClaim(request.name, claim))
 
 
 @for_all(st.lists(claims, max_size=60), st.sampled_from(STRATEGIES))
@@ -212,6 +251,7 @@ def test_nothing_is_ever_over_committed(several: list[Claim], strategy: str) -> 
 @for_all(changes, claims)
 def test_the_earliest_moment_is_that_of_the_plain_arithmetic(several: list[tuple[Any, ...]], claim: Claim) -> None:
     fleet = after(several)
+    claim = from_now(fleet, claim)
     length = claim.end - claim.start
     for answer in evaluate_places(fleet, PlacementRequest("s", claim)):
         if not answer.place.closed:
@@ -228,46 +268,8 @@ def test_a_claim_of_no_length_fits_at_once_even_where_others_hold_too_much() -> 
     assert answer.earliest == claim.start
 
 
-def turns(several: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
-    """Place one claim after another, each held where it goes, and release some; tell what was decided."""
-    fleet = PlaceIndex(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS)
-    told: list[tuple[object, ...]] = []
-    for number, (claim, past, released) in enumerate(several):
-        fleet.advance(START + past * STEP)
-        fleet.release(IDS[released % len(IDS)], str(released))
-        found = place(fleet, PlacementRequest(str(number), claim))
-        if found.place is not None and found.decision.action == "assign":
-            fleet.hold(found.place.id, HeldClaim(str(number), claim))
-        told.append((found.decision.action, found.decision.worker_id, found.decision.score, found.at))
-    return told
-
-
-asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), st.integers(0, 40)), max_size=40)
-
-
-@for_all(asked_in_turn)
-def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_LARGE_CLASS", 0)
-        remembering = turns(several)
-    assert remembering == turns(several)
-
-
-def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(packing, "_LARGE_CLASS", 0)
-    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
-    fleet.advance(given.moment("09:00"))
-    assert place(fleet, PlacementRequest("long", given.claim("09:05", "11:00"))).decision.action == "wait"
-    assert place(fleet, PlacementRequest("short", given.claim("09:05", "09:20"))).decision.worker_id == "w1"
-
-
 @pytest.mark.parametrize("ends", [True, False])
-def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(
-    monkeypatch: pytest.MonkeyPatch, *, ends: bool
-) -> None:
-    monkeypatch.setattr(packing, "_LARGE_CLASS", 0)
+def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(*, ends: bool) -> None:
     fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:00", "09:20", cpu_millis=48_000))]})
     fleet.advance(given.moment("09:00"))
     assert place(fleet, PlacementRequest("early", given.claim("09:05", "11:00"))).decision.action == "wait"
@@ -279,7 +281,7 @@ def test_who_was_too_full_takes_a_claim_once_what_filled_it_ends_or_is_released(
 
 def test_who_lacked_the_memory_at_the_half_hour_before_comes_last_though_it_is_fuller_by_cpu() -> None:
     memory = one().capacity.memory_mb
-    before = given.claim("08:00", "09:04", cpu_millis=40_000, memory_mb=memory * 5 // 8)
+    before = given.claim("08:00", "09:04", cpu_millis=40_000, memory_mb=memory * 7 // 8)
     fuller, emptier = given.claim("08:00", "12:00", cpu_millis=6_000), given.claim("08:00", "12:00", cpu_millis=1_000)
     held = {"w1": [HeldClaim("s1", before), HeldClaim("s2", fuller)], "w2": [HeldClaim("s3", emptier)]}
     fleet = PlaceIndex([one("w1"), one("w2")], held)
@@ -336,3 +338,29 @@ def test_taking_what_does_not_fit_is_refused_and_holding_it_is_not() -> None:
     assert not fleet.release("w1", "s2")
     assert not fleet.release("w9", "s2")
     assert len(fleet) == 1
+
+
+def test_a_block_from_which_something_is_released_is_searched_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "BLOCK_PLACES", 1)
+    fleet = PlaceIndex([one("w1"), one("w2")])
+    fleet.advance(given.moment("09:00"))
+    large = [PlacementRequest(name, given.claim("09:05", "11:00", cpu_millis=30_000)) for name in ("s1", "s2", "s3")]
+    for request, chosen in zip(large, ("w1", "w2", None), strict=True):
+        assert place(fleet, request).decision.worker_id == chosen
+        if chosen:
+            fleet.hold(chosen, HeldClaim(request.name, request.claim))
+    assert fleet.release("w1", "s1")
+    assert place(fleet, large[2]).decision.worker_id == "w1"
+
+
+def test_what_began_before_the_dropped_past_is_held_and_released_until_its_end() -> None:
+    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("08:00", "09:00"))]})
+    fleet.advance(given.moment("09:10"))
+    assert fleet.release("w1", "s1")
+    fleet.hold("w1", HeldClaim("s2", given.claim("08:30", "10:00", cpu_millis=40_000)))
+    fleet.hold("w1", HeldClaim("s3", given.claim("08:30", "09:05", cpu_millis=40_000)))
+    assert not fleet.fits("w1", given.claim("09:10", "11:00", cpu_millis=9_000))
+    assert fleet.fits("w1", given.claim("10:00", "11:00", cpu_millis=48_000))
+    assert fleet.release("w1", "s2")
+    assert fleet.release("w1", "s3")
+    assert fleet.fits("w1", given.claim("09:10", "11:00", cpu_millis=48_000))

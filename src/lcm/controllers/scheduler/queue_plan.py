@@ -242,7 +242,7 @@ class _PlaceSearch:
             if found is not None:
                 return found
             shelves = (*self._fleet.workers, *self._fleet.seats)
-            lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(self._ask.request)))
+            lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(self._ask)))
             moments = ((self._earliest(line), line.place) for line in lines)
             self._heap = [(at, one.seat, one.id) for at, one in moments if at is not None]
             heapify(self._heap)
