@@ -51,13 +51,15 @@ class Codec:
         self._upgrades = upgrades or {}
         # All watchers of a kind in one process get the same bytes, and a decoded document never changes.
         self._read_once = lru_cache(_CACHE_SIZE)(self._read)
+        self._parse_once = lru_cache(_CACHE_SIZE)(self._parse)
 
     def encode(self, value: msgspec.Struct, *, onto: bytes | None = None) -> bytes:
         """Encode a document. `onto` is the stored state it replaces, whose unknown fields are kept."""
         body = msgspec.json.encode(value)
         if onto is None or self.is_fully_known(onto, type(value)):
             return self._head + b"\n" + body
-        head, old = self._parse(onto, type(value))
+        parse = self._parse_once if len(onto) <= _MAX_CACHED_BYTES else self._parse
+        head, old = parse(onto, type(value))
         merged = _merge(msgspec.json.decode(body), old, _shape_of_struct(type(value)))
         newer = _versions(head)[0] > self._schema
         return (head if newer else self._head) + b"\n" + msgspec.json.encode(merged)
@@ -82,7 +84,7 @@ class Codec:
                 return _decoder(kind).decode(body), True
             except _DECODE_ERRORS:
                 pass  # perhaps it only has fields of a newer minor version: read the known ones
-        _, document = self._parse(raw, kind)
+        _, document = (self._parse_once if len(raw) <= _MAX_CACHED_BYTES else self._parse)(raw, kind)
         try:
             return msgspec.convert(_prune(document, _shape_of_type(kind)), kind), False
         except msgspec.ValidationError as error:

@@ -82,7 +82,8 @@ class QueueWatch:
         self._history = history
         self._prefix = prefixes[0] if len(prefixes) == 1 else ""
         self._prefixes = tuple(prefixes)
-        self._any_key = next((within for prefix in prefixes if (within := key_range(prefix)) and not prefix), None)
+        ranges = {prefix: key_range(prefix) for prefix in prefixes}  # refuses what no key begins with
+        self._any_key = ranges.get("")
         self.parts = {part if slash else ANY for part, slash, _ in (one.partition("/") for one in prefixes)}
         """The first parts of the keys that it wants."""
         self._read = after

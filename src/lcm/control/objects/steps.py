@@ -23,13 +23,13 @@ TEARDOWN = "lcm/teardown"
 
 def require_actor(kind: type[R], actor: str) -> None:
     """Raise Forbidden unless an actor takes part in the lifecycle of a kind and so may report on its objects."""
-    if actor not in (parts := _find_actors(kind)):
+    if actor not in (parts := _find_actors(kind.__name__)):
         raise Forbidden(f"only {', '.join(sorted(parts))} may report the status of {kind.__name__} objects")
 
 
 @cache
-def _find_actors(kind: type[msgspec.Struct]) -> Collection[str]:
-    machine = KINDS[kind.__name__].machine
+def _find_actors(kind: str) -> Collection[str]:
+    machine = KINDS[kind].machine
     return {step.by for step in machine.steps} & ACTORS if machine else ACTORS
 
 

@@ -168,8 +168,7 @@ class SessionLook:
         definition = await self._find(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
         worker = await self._find_worker(session)
         view = SessionView(session, self.clock.now(), rules, definition, worker)
-        early = view.status.phase is _P.INSTANTIATING and is_before_import(view)
-        if view.status.phase in ON_WORKER_PHASES and not early:
+        if view.status.phase in ON_WORKER_PHASES and not _is_decided_unseen(view):
             seen = await self._look_at_lab(view)
             since = self.memory.unseen_since(session.metadata.uid, seen["lab"])
             view = replace(view, **seen, unseen_since=since, now=self.clock.now())
@@ -264,6 +263,13 @@ async def ask_lab_host(answer: Awaitable[T]) -> T | Unknown:
         return await ask_host(answer)
     except Refused as error:
         return Unknown(str(error), answered=True, reason=_REFUSED)
+
+
+def _is_decided_unseen(view: SessionView) -> bool:
+    """Return whether what comes next does not depend on the lab: it is not there yet, or its time is over."""
+    if view.status.phase is _P.RUNNING:
+        return view.is_overdue
+    return view.status.phase is _P.INSTANTIATING and is_before_import(view)
 
 
 def _is_about_to_start(view: SessionView) -> bool:

@@ -64,7 +64,7 @@ def _same_facts(node: Node, age: float, known: NodeFacts | None) -> NodeFacts | 
     state, spec = node.life.state(age), node.spec
     if known is None or state is NodeState.DEFINED or known.state != state:
         return None
-    return known if (known.label, known.tags) == (spec.label, tuple(spec.tags)) else None
+    return known if known.label == spec.label and [*known.tags] == spec.tags else None
 
 
 def node_facts(node: Node, age: float, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:

@@ -80,9 +80,10 @@ def machine_use(machine: CmlMachine, nodes: Iterable[Node], age: float) -> Machi
         if state not in RUNNING:
             continue
         share, booted = _share_of(node.id), state is NodeState.BOOTED
-        running, cpus, ram_mb = running + 1, cpus + node.cpus, ram_mb + node.ram_mb
-        busy += node.cpus * _cpu_percent(share, age, booted=booted) / 100
-        memory_mb += node.ram_mb * _ram_percent(share, booted=booted) / 100
+        own_cpus, own_mb = node.cpus, node.ram_mb
+        running, cpus, ram_mb = running + 1, cpus + own_cpus, ram_mb + own_mb
+        busy += own_cpus * _cpu_percent(share, age, booted=booted) / 100
+        memory_mb += own_mb * _ram_percent(share, booted=booted) / 100
         disk_mb += _disk_mb(share, _seconds_run(node, age))
     percent = round(min(100.0, 100 * busy / machine.cpu_count), 2)
     return MachineUse(busy, percent, memory_mb, disk_mb, running, total, cpus, ram_mb)

@@ -9,6 +9,7 @@ from asyncio import Handle, TimerHandle
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from types import BuiltinMethodType
 from typing import Any, Final, Protocol
 
 from lcm.sim.time.host import HOST, Host
@@ -17,6 +18,8 @@ _Task: Final = asyncio.Task
 _METHODS: Final = frozenset(dir(_Task))
 _WRAPPER: Final = "TaskStepMethWrapper"
 """The type of most steps, which asyncio does not export."""
+_WAKE_UP: Final = "task_wakeup"
+"""The name of the method by which a future wakes its task, which nothing else has."""
 STEP_TYPES: Final[set[type]] = set()
 """Types of which every instance is a task's next step, as far as one was seen."""
 _call = Handle._run  # noqa: SLF001  runs for every callback, where super() would cost more
@@ -140,8 +143,10 @@ class Timer(TimerHandle):
             self._loop.timer_cancelled()
 
 
-def is_task_step(callback: object) -> bool:
+def is_task_step(callback: Any) -> bool:  # noqa: ANN401  any callback
     """Return whether a callback is a task's next step."""
+    if type(callback) is BuiltinMethodType and callback.__name__ == _WAKE_UP:
+        return isinstance(callback.__self__, _Task)
     if type(callback) in STEP_TYPES:
         return True
     # A step is bound to a task but is not one of its public methods (such as cancel).
