@@ -28,7 +28,7 @@ class Reports:
         self.commits = ReportCommits()
 
     async def report(self, *ops: Op, event: bytes = b"{}") -> None:
-        await self.commits.commit(self.writer, ops, [event])
+        await self.commits.submit(self.writer, ops, [event])
 
     async def revisions(self) -> list[int]:
         return [entry.revision for entry in (await self.store.scan("t/", limit=1000)).entries]

@@ -48,7 +48,7 @@ class ReportCommits:
         self._waiting: defaultdict[Fence | None, list[_Report]] = defaultdict(list)
         self._turns: defaultdict[Fence | None, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def commit(self, writer: Writer, ops: Sequence[Op], events: Sequence[bytes]) -> None:
+    async def submit(self, writer: Writer, ops: Sequence[Op], events: Sequence[bytes]) -> None:
         """Commit one report, maybe together with others. Raises what `Writer.submit` raises."""
         mine, fence = _Report(ops, events), writer.fence
         self._waiting[fence].append(mine)

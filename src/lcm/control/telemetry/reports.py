@@ -280,7 +280,7 @@ async def record_telemetry(
         ]
         labs = [labs_event(worker, newest, now=now)] if has_other_labs(fresh, kept) else []
         events = [metrics_event(worker, newest, now=now), *labs, *alerts.change_events(after, now)]
-        await commits.commit(writer, ops, [encode_event(event) for event in events])
+        await commits.submit(writer, ops, [encode_event(event) for event in events])
         return newest
 
     return await retry_conflicts(attempt, unless=lambda _: False)
