@@ -1,0 +1,69 @@
+"""The time limit of one question: it ends what takes too long, and nothing else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from lcm.sim.time.loop import run
+from lcm.system.tasks import TimeLimit
+
+
+def in_virtual_time(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def played() -> None:
+        run(test)
+
+    return played
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_virtual_time
+async def test_what_takes_too_long_is_ended_with_a_time_out() -> None:
+    began = now()
+    with pytest.raises(TimeoutError), TimeLimit(10):
+        await asyncio.sleep(60)
+    assert now() == began + 10
+    await asyncio.sleep(60)
+
+
+@in_virtual_time
+async def test_what_ends_in_time_is_not_ended_later() -> None:
+    with TimeLimit(10):
+        await asyncio.sleep(9)
+    await asyncio.sleep(60)
+
+
+@in_virtual_time
+async def test_an_error_of_its_own_is_not_a_time_out() -> None:
+    with pytest.raises(KeyError), TimeLimit(10):
+        await asyncio.sleep(1)
+        raise KeyError
+
+
+@in_virtual_time
+async def test_a_task_that_others_cancel_is_cancelled_even_at_the_same_moment() -> None:
+    async def work() -> None:
+        with TimeLimit(10):
+            await asyncio.sleep(60)
+
+    for seconds in (5, 10):
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@in_virtual_time
+async def test_the_shorter_of_two_limits_ends_its_own_part() -> None:
+    began = now()
+    with TimeLimit(30):
+        with pytest.raises(TimeoutError), TimeLimit(10):
+            await asyncio.sleep(60)
+        assert now() == began + 10
+        await asyncio.sleep(15)
+    with pytest.raises(TimeoutError), TimeLimit(10), TimeLimit(30):
+        await asyncio.sleep(60)
