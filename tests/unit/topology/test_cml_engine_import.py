@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import strategies as st
 
 from harness import suite
 from harness.clouds import Bench, document, link, node, one, text
@@ -184,6 +185,26 @@ def test_the_api_shows_configurations_in_three_forms() -> None:
     }
     files = [{"name": "ios_config.txt", "content": "x"}, {"name": "more", "content": "y"}]
     assert shown == {ALL_FILES: files, MAIN_FILE: "x", NO_FILES: "absent"}
+
+
+ODD_TEXTS = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=60),
+    st.lists(
+        st.sampled_from(["", " ", "  x", "x  ", "- a", "# no", "k: v", "'", '"', "| >", "\t", "ü", "---"]), max_size=6
+    ).map("\n".join),
+    st.sampled_from(
+        ["yes", "null", "~", "1.0", "0x1f", "2026-11-17", "1:30", "=", "<<", "*a", "&a", "!x", "%", "@", "`"]
+    ),
+)
+
+
+@suite.for_all(ODD_TEXTS, ODD_TEXTS)
+def test_a_download_says_what_the_lab_says(notes: str, configuration: str) -> None:
+    whole = document(node("a", configuration=[{"name": "f", "content": configuration}]), title="t")
+    whole["lab"]["notes"] = notes
+    read = yaml.safe_load(write_lab_file(Bench().imported(yaml.safe_dump(whole, allow_unicode=False))))
+    assert read["lab"]["notes"] == notes
+    assert read["nodes"][0]["configuration"][0]["content"] == configuration
 
 
 def test_a_download_reads_well() -> None:
