@@ -31,6 +31,7 @@ _LOGGED_AGAIN_SECONDS: Final = 60.0
 _MOST_HOLDS: Final = 1_000
 _STAT_BYTES: Final = 100
 _OURS: Final = "lcm."
+_COLLECTION: Final = "garbage collection"
 _log: Final = structlog.get_logger()
 
 
@@ -58,7 +59,8 @@ class LoopWatch:
         """For how long its thread had waited for a processor by then."""
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
-        self._collecting_since = 0.0
+        self._collecting_since: float | None = None
+        """When the present garbage collection began."""
         self._stopped = threading.Event()
         self._logged: dict[str, float] = {}
         self.holds: deque[LoopHold] = deque(maxlen=_MOST_HOLDS)
@@ -107,6 +109,8 @@ class LoopWatch:
         if held < HOLD_SECONDS:
             self._seen.clear()
             return
+        if self._collecting_since is not None:  # another thread's, which has yet to tell that it ended
+            self._seen[_COLLECTION] += int((now - self._collecting_since) / _BEAT_SECONDS)
         seen, self._seen = self._seen, Counter()
         hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else "unknown")
         self.count += 1
@@ -117,17 +121,16 @@ class LoopWatch:
             _log.warning("the event loop was held", seconds=round(held, 3), culprit=hold.culprit)
 
     def _on_collection(self, phase: str, _: Mapping[str, int]) -> None:
-        """Note a garbage collection, during which no thread sees anything.
+        """Note a garbage collection, during which no thread sees anything, whichever of them began it.
 
         What survived one that held the loop is spared from the next: it is alive, and most of it for long.
         """
-        if threading.get_ident() != self._thread_id:
-            return
         if phase == "start":
             self._collecting_since = self._seconds()
             return
-        seconds = self._seconds() - self._collecting_since
-        self._seen["garbage collection"] += int(seconds / _BEAT_SECONDS)
+        seconds = self._seconds() - (self._collecting_since or self._seconds())
+        self._collecting_since = None
+        self._seen[_COLLECTION] += int(seconds / _BEAT_SECONDS)
         if seconds >= HOLD_SECONDS:
             spare_from_collection()
 

@@ -52,13 +52,17 @@ async def test_a_loop_that_is_not_held_is_calm() -> None:
     assert watch.count <= 1  # the machine itself may be busy for a moment
 
 
-async def test_a_garbage_collection_that_held_the_loop_is_told_and_what_survived_is_spared() -> None:
+@pytest.mark.parametrize("thread", ["the loop's", "another"])
+async def test_a_garbage_collection_that_held_the_loop_is_told_and_what_survived_is_spared(thread: str) -> None:
     watch = LoopWatch()
     kept = [[number] for number in range(2_000_000)]
     try:
         with watch.run():
             await asyncio.sleep(0.05)
-            gc.collect()
+            if thread == "another":
+                await asyncio.to_thread(gc.collect)
+            else:
+                gc.collect()
             await asyncio.sleep(0.05)
         assert gc.get_freeze_count() >= len(kept)
         assert watch.longest.culprit == "garbage collection"
