@@ -1,4 +1,4 @@
-"""Booked months to pack: sessions of a track's labs, in the order in which they are booked. Fixed, so that figures last.
+"""Booked months to pack: sessions of a track's labs in the order of their booking. Fixed, so that figures last.
 
 A catalogue has forty labs, some wanted far more than others. Each takes 1/24 to 1/2 of a machine's cores, memory and
 nodes, drawn apart from each other, small ones more often than large ones. Most sessions begin in the working hours of

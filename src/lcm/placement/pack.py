@@ -1,16 +1,15 @@
 """The packer: which seat each claim of a pool should have, so that machines run as little as possible.
 
-Bookings are known in advance and get their seats in the order in which they come, which no rule packs well. Until machines
-start, claims may change seats, so all of them are packed again as one problem: from nothing by several rules
-(`pack_build`), then by moves (`pack_moves`), until the plan is near the lower bound (`pack_bound`) or the steps are used
-up. A plan is never worse than the one there was. Pure; the same input and seed give the same plan. A `Packer` keeps
-its board, so that one booking more needs little work.
+Bookings are known in advance and get their seats in the order in which they come, which no rule packs well. Until
+machines start, claims may change seats, so all of them are packed again as one problem: from nothing by several rules
+(`pack_build`), then by moves (`pack_moves`), until the plan is near the lower bound (`pack_bound`) or the steps are
+used up. A plan is never worse than the one there was. Pure; the same input and seed give the same plan. A `Packer`
+keeps its board, so that one booking more needs little work.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from lcm.model.base.capacity import Claim
 from lcm.placement.pack_board import NOWHERE, PackBoard, PackTerms
 from lcm.placement.pack_bound import lower_bound
 from lcm.placement.pack_build import (
@@ -74,7 +73,7 @@ class Packer:
         self._board = PackBoard(terms)
         self._chance = Chance(seed)
         self._numbers: dict[str, int] = {}
-        self._claims: dict[str, Claim] = {}
+        self._held: dict[str, HeldClaim] = {}
         self._empty: dict[str, int] = {}
         self._fixed: set[int] = set()
         self._value: RoomValue | None = None
@@ -92,7 +91,7 @@ class Packer:
             self._empty[held.holder] = seat or 1
             return
         number = self._board.add(start, end, held.claim.need, NOWHERE if seat is None else seat - 1)
-        self._numbers[held.holder], self._claims[held.holder] = number, held.claim
+        self._numbers[held.holder], self._held[held.holder] = number, held
         if seat is not None:
             self._board.put(number, seat - 1)
         if fixed:
@@ -105,7 +104,7 @@ class Packer:
         if number is not None:
             self._board.clear([number])
             self._fixed.discard(number)
-            del self._claims[holder]
+            del self._held[holder]
 
     def pack(self, steps: int = MOST_STEPS) -> None:
         """Look for the best plan for all claims, from nothing and from the plan there is."""
@@ -140,7 +139,7 @@ class Packer:
         board, at, home = self._board, self._board.at, self._board.home
         placed = {holder: number for holder, number in self._numbers.items() if at[number] != NOWHERE}
         moved = sum(home[number] not in {NOWHERE, at[number]} for number in placed.values())
-        bound = lower_bound([self._claims[holder] for holder in placed], self._terms.capacity, self._terms.lead)
+        bound = lower_bound([self._held[holder].claim for holder in placed], self._terms.capacity, self._terms.lead)
         plan = {**self._empty, **{holder: at[number] + 1 for holder, number in placed.items()}}
         missing = tuple(holder for holder in self._numbers if holder not in placed)
         return Packing(plan, board.cost - moved * board.price, bound, moved, missing)
@@ -174,8 +173,6 @@ class Packer:
     def _improve(self, movable: Sequence[int], budget: StepBudget) -> None:
         search = PackSearch(self._board, movable, frozenset(self._fixed), self._chance, budget)
         above, below = _NEAR_BOUND
-        seated = (self._claims[holder] for holder in self._numbers)
+        seated = (held.claim for held in self._held.values())
         search.run(lower_bound(seated, self._terms.capacity, self._terms.lead) * above // below)
         self._board.begin()
-
-

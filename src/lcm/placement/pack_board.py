@@ -1,7 +1,7 @@
 """The board that a pool's claims are packed on: which claim is on which seat, and how long machines run for that.
 
-Claims have numbers, in the order in which they were added; seats have numbers from 0. All dimensions of a need are lanes of
-one whole number, and the lowest lane counts claims, so that zero means that no machine is needed. `cost` is in
+Claims have numbers, in the order in which they were added; seats have numbers from 0. All dimensions of a need are
+lanes of one whole number, and the lowest lane counts claims, so that zero means that no machine is needed. `cost` is in
 microseconds: the time that machines run, boots and short gaps included, as `seats` counts it, and the price of each
 claim that is not on the seat it had. Changes can be undone as a whole. `pack_build` and `pack_moves` use this.
 """
@@ -52,8 +52,10 @@ class NeedLanes:
 
     def pack(self, need: Amount) -> int:
         """Pack a need; one that is too large for a machine is packed as just too large."""
-        amounts = (min(getattr(need, name), size + 1) for name, size in zip(DIMENSIONS, self.sizes, strict=True))
-        return 1 + sum(amount << shift for amount, shift in zip(amounts, self.shifts, strict=True))
+        wanted: Iterable[int] = (getattr(need, name) for name in DIMENSIONS)
+        rows = zip(wanted, self.sizes, self.shifts, strict=True)
+        packed: int = 1 + sum(min(amount, size + 1) << shift for amount, size, shift in rows)
+        return packed
 
     def fractions(self, level: int) -> list[float]:
         """Return how much of each dimension a level takes; 0 for a dimension that machines have nothing of."""

@@ -2,9 +2,10 @@
 
 Each rule is the best for some bookings, so the packer tries several. Claims that last through times of low demand go
 first: they decide which machines run then. The others follow from the last end back, or from the first start on, so
-that the machines of an evening, or of a morning, stop or start together. A claim gets the seat on which it adds the least
-machine time and leaves the most useful room; what room is worth is the weighted geometric mean of what is left in each
-dimension, because a machine that is full in one of them takes no more. A single moment is packed machine by machine.
+that the machines of an evening, or of a morning, stop or start together. A claim gets the seat on which it adds the
+least machine time and leaves the most useful room; what room is worth is the weighted geometric mean of what is left in
+each dimension, because a machine that is full in one of them takes no more. A single moment is packed machine by
+machine.
 """
 
 from bisect import bisect_left, bisect_right
@@ -109,13 +110,26 @@ class RoomValue:
         return known
 
 
+def lost_room(board: PackBoard, value: RoomValue, claim: int, seat: int) -> float:
+    """Return how much useful room a claim takes on a seat over time; less than none where its machine would not run."""
+    moments, levels, need = board.moments[seat], board.levels[seat], board.needs[claim]
+    start, end = board.starts[claim], board.ends[claim]
+    first = bisect_right(moments, start) - 1
+    lost = 0.0
+    for place in range(first, bisect_left(moments, end, first)):
+        lasting = min(end, moments[place + 1]) - max(start, moments[place])
+        before = value.of(levels[place]) if levels[place] else 0.0
+        lost += lasting * (before - value.of(levels[place] + need))
+    return lost
+
+
 def choose_seat_on_board(board: PackBoard, value: RoomValue, claim: int, seats: Iterable[int]) -> int:
     """Return the seat that takes a claim at the least added time and lost room; NOWHERE if none takes it.
 
     Of the seats without any claim only the first is looked at, and the claim's home.
     """
     start, end, need, home = board.starts[claim], board.ends[claim], board.needs[claim], board.home[claim]
-    room, guards, worth = board.top - need, board.guards, value.of
+    room, guards = board.top - need, board.guards
     best, least, fresh = NOWHERE, float("inf"), False
     for seat in seats:
         moments, levels = board.moments[seat], board.levels[seat]
@@ -126,18 +140,14 @@ def choose_seat_on_board(board: PackBoard, value: RoomValue, claim: int, seats: 
         first = bisect_right(moments, start) - 1
         if (room - levels[first]) & guards != guards:
             continue
-        last = bisect_left(moments, end, first)
-        for level in levels[first + 1 : last]:
+        for level in levels[first + 1 : bisect_left(moments, end, first)]:
             if (room - level) & guards != guards:
                 break
         else:
             score = float(board.added_time(seat, start, end))
             if home not in {NOWHERE, seat}:
                 score += board.price
-            for place in range(first, last):
-                level = levels[place]
-                lasting = min(end, moments[place + 1]) - max(start, moments[place])
-                score += _ROOM_WEIGHT * lasting * ((worth(level) if level else 0.0) - worth(level + need))
+            score += _ROOM_WEIGHT * lost_room(board, value, claim, seat)
             if score < least:
                 best, least = seat, score
     return best

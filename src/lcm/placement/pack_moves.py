@@ -1,10 +1,10 @@
 """Better plans from a plan: claims change seats where machines then run for a shorter time.
 
-Two moves, at places drawn by chance. A run is a time in which a machine has claims without a pause. `trim_run` takes the
-claims off that make a run begin early or end late, or all of a short run, and puts them elsewhere; where one does not
-fit it takes the place of smaller ones, which then need another. `reshuffle` takes neighbouring claims off some machines and
-puts them on again in another order, which is kept if it costs no more: what is equal today may be better tomorrow. Each
-look at a seat is a step, and steps are limited.
+Two moves, at places drawn by chance. A run is a time in which a machine has claims without a pause. `trim_run` takes
+the claims off that make a run begin early or end late, or all of a short run, and puts them elsewhere; where one does
+not fit it takes the place of smaller ones, which then need another. `reshuffle` takes neighbouring claims off some
+machines and puts them on again in another order, which is kept if it costs no more: what is equal today may be better
+tomorrow. Each look at a seat is a step, and steps are limited.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +26,7 @@ _MOST_SHUFFLED: Final = 12
 _OTHER_SEATS: Final = 12
 _OVERLOOKED: Final = 0.02
 """How often a reshuffle overlooks a seat, so that it does not always do the same."""
-_TRIMS: Final = 4
+_TRIMS: Final = 2
 _RESHUFFLES: Final = 20
 """How many moves of each kind are tried in turn."""
 _MOVE_STEPS: Final = 16
@@ -35,7 +35,7 @@ _MAX: Final = 1 << 80
 
 
 class _Ejection(NamedTuple):
-    """A seat that takes a claim if another leaves it; the fewer turns that one has had and the smaller it is the better."""
+    """A seat that takes a claim if another leaves it, at best one that has had few turns and is small."""
 
     rank: tuple[int, float]
     seat: int
@@ -135,7 +135,7 @@ class PackSearch:
         return False
 
     def _find_ejection(self, claim: int) -> _Ejection | None:
-        """Return a seat that runs during a claim, and a claim whose place it could take there; None if there is none."""
+        """Return a seat that runs during a claim, and whose place it could take there; None if there is none."""
         board = self._board
         start, end = board.starts[claim], board.ends[claim]
         seats, turn = self._seats, self._chance.below(len(self._seats))
@@ -212,9 +212,10 @@ class PackSearch:
 
     def _put_anew(self, off: list[int], seats: Sequence[int]) -> bool:
         board = self._board
-        if len(off) + (NOWHERE in {board.at[one] for one in off}) < 2:
+        unplaced = sum(board.at[one] == NOWHERE for one in off)
+        if len(off) <= 1 and not unplaced:
             return False
-        before, unplaced = board.begin(), sum(board.at[one] == NOWHERE for one in off)
+        before = board.begin()
         for one in off:
             if board.at[one] != NOWHERE:
                 board.take(one)
@@ -230,13 +231,13 @@ class PackSearch:
 
     def _in_some_order(self, off: list[int]) -> list[int]:
         board, chance = self._board, self._chance
-        starts, ends, volumes = board.starts, board.ends, board.volumes
+        starts, ends, volumes, drawn = board.starts, board.ends, board.volumes, chance.fraction()
         keys = (
             lambda one: starts[one] - ends[one],
             lambda one: -volumes[one] / (ends[one] - starts[one]),
             lambda one: -ends[one],
             lambda one: starts[one],
-            lambda one: chance.fraction(),
+            lambda one: one * drawn % 1.0,
             lambda one: -volumes[one],
         )
         return sorted(off, key=keys[chance.below(len(keys))])
@@ -248,7 +249,7 @@ class PackSearch:
         home = board.home[claim] if board.price else NOWHERE
         turn, alone = chance.below(len(seats)), end - start - board.gap
         best, least = NOWHERE, slack + 1
-        for seat in (*seats[turn:], *seats[:turn]):
+        for seat in (*seats[turn:-1], *seats[:turn], seats[-1]):
             moments, levels = board.moments[seat], board.levels[seat]
             first = bisect_right(moments, start) - 1
             level = levels[first]
