@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lcm.placement.pack_board import NOWHERE, PackBoard, PackTerms
-from lcm.placement.pack_bound import lower_bound
+from lcm.placement.pack_bound import DemandSums
 from lcm.placement.pack_build import (
     ORDERS,
     Chance,
@@ -38,7 +38,8 @@ _FEWEST_CLAIMS: Final = 600
 class Packing(NamedTuple):
     """A plan: the seat of each holder, from 1; how long machines run by it, and at least by any, in microseconds.
 
-    `moved` counts the holders that had another seat before. No seat takes those that are `unplaced`.
+    `moved` counts the holders that had another seat before. No seat takes those that are `unplaced`. Only a present
+    plan that has too much on a seat can be below the bound.
     """
 
     plan: Mapping[str, int]
@@ -76,6 +77,7 @@ class Packer:
         self._held: dict[str, HeldClaim] = {}
         self._empty: dict[str, int] = {}
         self._fixed: set[int] = set()
+        self._sums = DemandSums(terms.capacity)
         self._value: RoomValue | None = None
 
     def hold(self, held: HeldClaim, seat: int | None = None, *, fixed: bool = False) -> None:
@@ -92,6 +94,7 @@ class Packer:
             return
         number = self._board.add(start, end, held.claim.need, NOWHERE if seat is None else seat - 1)
         self._numbers[held.holder], self._held[held.holder] = number, held
+        self._sums.add(held.claim)
         if seat is not None:
             self._board.put(number, seat - 1)
         if fixed:
@@ -102,9 +105,9 @@ class Packer:
         self._empty.pop(holder, None)
         number = self._numbers.pop(holder, None)
         if number is not None:
-            self._board.clear([number])
+            self._board.drop(number)
             self._fixed.discard(number)
-            del self._held[holder]
+            self._sums.add(self._held.pop(holder).claim, -1)
 
     def pack(self, steps: int = MOST_STEPS) -> None:
         """Look for the best plan for all claims, from nothing and from the plan there is."""
@@ -112,7 +115,9 @@ class Packer:
         self._value = RoomValue(self._board, movable)
         self._board.begin()
         self._build(movable, budget)
-        self._improve(movable, budget)
+        above, below = _NEAR_BOUND
+        missing = any(self._board.at[one] == NOWHERE for one in movable)
+        self._improve(movable, budget, 0 if missing else self._bound_without(()) * above // below)
 
     def repair(self, holder: str, steps: int = REPAIR_STEPS) -> None:
         """Look for a better plan around one holder's claim, and seat it if it has no seat."""
@@ -139,9 +144,9 @@ class Packer:
         board, at, home = self._board, self._board.at, self._board.home
         placed = {holder: number for holder, number in self._numbers.items() if at[number] != NOWHERE}
         moved = sum(home[number] not in {NOWHERE, at[number]} for number in placed.values())
-        bound = lower_bound([self._held[holder].claim for holder in placed], self._terms.capacity, self._terms.lead)
-        plan = {**self._empty, **{holder: at[number] + 1 for holder, number in placed.items()}}
         missing = tuple(holder for holder in self._numbers if holder not in placed)
+        bound = self._bound_without(missing)
+        plan = {**self._empty, **{holder: at[number] + 1 for holder, number in placed.items()}}
         return Packing(plan, board.cost - moved * board.price, bound, moved, missing)
 
     def _movable(self) -> list[int]:
@@ -151,10 +156,12 @@ class Packer:
         """Complete the plan there is, make others from nothing, and keep the best."""
         board, value = self._board, self._value
         assert value is not None, "pack made it"
-        put_all(board, value, [one for one in movable if board.at[one] == NOWHERE], budget)
-        plans = [self._judge(movable)]
+        plans: list[tuple[int, int, list[int]]] = []
+        if any(board.at[one] != NOWHERE for one in movable):
+            put_all(board, value, [one for one in movable if board.at[one] == NOWHERE], budget)
+            plans.append(self._judge(movable))
         for order in ORDERS[: len(ORDERS) if len(movable) <= _FEW_CLAIMS else 1]:
-            if budget.left > 0:
+            if budget.left > 0 or not plans:
                 board.clear(movable)
                 put_all(board, value, order(board, movable), budget)
                 plans.append(self._judge(movable))
@@ -170,9 +177,15 @@ class Packer:
         board = self._board
         return sum(board.at[one] == NOWHERE for one in movable), board.cost, board.at.copy()
 
-    def _improve(self, movable: Sequence[int], budget: StepBudget) -> None:
-        search = PackSearch(self._board, movable, frozenset(self._fixed), self._chance, budget)
-        above, below = _NEAR_BOUND
-        seated = (held.claim for held in self._held.values())
-        search.run(lower_bound(seated, self._terms.capacity, self._terms.lead) * above // below)
+    def _bound_without(self, missing: Iterable[str]) -> int:
+        """Return the lower bound for all claims but those of some holders."""
+        for holder in missing:
+            self._sums.add(self._held[holder].claim, -1)
+        bound = self._sums.lower_bound(self._terms.lead)
+        for holder in missing:
+            self._sums.add(self._held[holder].claim)
+        return bound
+
+    def _improve(self, movable: Sequence[int], budget: StepBudget, enough: int = 0) -> None:
+        PackSearch(self._board, movable, frozenset(self._fixed), self._chance, budget).run(enough)
         self._board.begin()

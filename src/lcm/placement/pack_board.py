@@ -1,6 +1,6 @@
 """The board that a pool's claims are packed on: which claim is on which seat, and how long machines run for that.
 
-Claims have numbers, in the order in which they were added; seats have numbers from 0. All dimensions of a need are
+Claims have numbers; seats have numbers from 0. All dimensions of a need are
 lanes of one whole number, and the lowest lane counts claims, so that zero means that no machine is needed. `cost` is in
 microseconds: the time that machines run, boots and short gaps included, as `seats` counts it, and the price of each
 claim that is not on the seat it had. Changes can be undone as a whole. `pack_build` and `pack_moves` use this.
@@ -67,6 +67,7 @@ class PackBoard:
     """Claims on seats. The lists by claim number are only read by others; `put`, `take` and `undo` change them."""
 
     __slots__ = (
+        "_free",
         "_moved",
         "_saved",
         "at",
@@ -105,21 +106,33 @@ class PackBoard:
         self.moments = [[BEGINNING, END] for _ in range(terms.seats)]
         self.levels = [[0, 0] for _ in range(terms.seats)]
         self.on_seat: list[list[tuple[int, int]]] = [[] for _ in range(terms.seats)]
+        self._free: list[int] = []
         self._saved: dict[int, tuple[list[int], list[int], list[tuple[int, int]]]] = {}
         self._moved: dict[int, int] = {}
 
     def add(self, start: int, end: int, need: Amount, home: int = NOWHERE) -> int:
         """Add a claim that is on no seat yet, and return its number; `home` is the seat on which it costs no move."""
         packed = self.lanes.pack(need)
-        self.starts.append(start)
-        self.ends.append(end)
-        self.needs.append(packed)
         parts = self.lanes.fractions(packed)
-        self.volumes.append(sum(parts) / len(parts) * (end - start))
-        self.home.append(home)
-        self.at.append(NOWHERE)
+        volume = sum(parts) / len(parts) * (end - start)
         self.longest = max(self.longest, end - start)
+        number = self._free.pop() if self._free else self._append()
+        self.starts[number], self.ends[number], self.needs[number] = start, end, packed
+        self.volumes[number], self.home[number] = volume, home
+        return number
+
+    def _append(self) -> int:
+        for row in (self.starts, self.ends, self.needs):
+            row.append(0)
+        self.volumes.append(0.0)
+        self.home.append(NOWHERE)
+        self.at.append(NOWHERE)
         return len(self.at) - 1
+
+    def drop(self, claim: int) -> None:
+        """Forget a claim; its number is given to another."""
+        self.clear([claim])
+        self._free.append(claim)
 
     def fits(self, claim: int, seat: int) -> bool:
         """Return whether a claim would stay within a seat's capacity at every moment."""

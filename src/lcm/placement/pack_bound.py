@@ -9,6 +9,7 @@ can be compared. The packer's result has it, and the bench measures by it.
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS, Amount, Claim
@@ -29,24 +30,44 @@ class MachineCount(NamedTuple):
 
 def lower_bound(claims: Iterable[Claim], capacity: Amount, lead: timedelta) -> int:
     """Return how long machines run at least for claims, in total, in microseconds."""
-    return total_time(count_machines(claims, capacity), lead // _MICROSECOND)
-
-
-def count_machines(claims: Iterable[Claim], capacity: Amount) -> list[MachineCount]:
-    """Return how many machines are needed over time at least, in order; the last count is zero."""
-    steps: dict[int, list[int]] = {}
-    sizes = [getattr(capacity, name) for name in DIMENSIONS]
-    limits = [_ANY_NUMBER, *sizes, *(part - 1 for _ in DIMENSIONS for part in _PARTS)]
+    sums = DemandSums(capacity)
     for claim in claims:
+        sums.add(claim)
+    return sums.lower_bound(lead)
+
+
+class DemandSums:
+    """What claims need in total over time; claims come and go, so that the bound of many is soon known again."""
+
+    def __init__(self, capacity: Amount) -> None:
+        self._capacity = capacity
+        sizes = [getattr(capacity, name) for name in DIMENSIONS]
+        self._limits = [_ANY_NUMBER, *sizes, *(part - 1 for _ in DIMENSIONS for part in _PARTS)]
+        self._steps: dict[int, list[int]] = {}
+
+    def add(self, claim: Claim, sign: int = 1) -> None:
+        """Add a claim; with the sign -1, remove one that was added."""
         if claim.start < claim.end:
-            weights = _weigh_need(claim.need, capacity)
-            _add_weights(steps.setdefault(micros(claim.start), [0] * len(limits)), weights, 1)
-            _add_weights(steps.setdefault(micros(claim.end), [0] * len(limits)), weights, -1)
-    sums, found = [0] * len(limits), []
-    for moment in sorted(steps):
-        _add_weights(sums, steps[moment], 1)
-        found.append(MachineCount(moment, max(-(-one // most) for one, most in zip(sums, limits, strict=True) if most)))
-    return found
+            weights = _weigh_need(claim.need, self._capacity)
+            for moment, change in ((claim.start, sign), (claim.end, -sign)):
+                sums = self._steps.setdefault(micros(moment), [0] * len(self._limits))
+                for place, weight in enumerate(weights):
+                    sums[place] += change * weight
+
+    def count_machines(self) -> list[MachineCount]:
+        """Return how many machines are needed over time at least, in order; the last count is zero."""
+        moments = sorted(self._steps)
+        rows = [self._steps[moment] for moment in moments]
+        most = [0] * len(rows)
+        for place, limit in enumerate(self._limits):
+            if limit and any(row[place] for row in rows):
+                needed = (-(-total // limit) for total in accumulate(row[place] for row in rows))
+                most = list(map(max, most, needed))
+        return [MachineCount(moment, machines) for moment, machines in zip(moments, most, strict=True)]
+
+    def lower_bound(self, lead: timedelta) -> int:
+        """Return how long machines run at least for the claims, in total, in microseconds."""
+        return total_time(self.count_machines(), lead // _MICROSECOND)
 
 
 def _weigh_need(need: Amount, capacity: Amount) -> list[int]:
@@ -57,12 +78,6 @@ def _weigh_need(need: Amount, capacity: Amount) -> list[int]:
     pairs = [(min(getattr(need, name), getattr(capacity, name)), getattr(capacity, name)) for name in DIMENSIONS]
     large = (int(part * share > whole) for part, whole in pairs for share in _PARTS)
     return [1, *(part for part, _ in pairs), *large]
-
-
-def _add_weights(sums: list[int], weights: Sequence[int], sign: int) -> None:
-    for place, weight in enumerate(weights):
-        if weight:
-            sums[place] += sign * weight
 
 
 def total_time(counts: Sequence[MachineCount], lead: int) -> int:

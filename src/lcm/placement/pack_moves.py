@@ -29,6 +29,8 @@ _OVERLOOKED: Final = 0.02
 _TRIMS: Final = 2
 _RESHUFFLES: Final = 20
 """How many moves of each kind are tried in turn."""
+_PATIENCE: Final = 50
+"""After so many turns without a gain, and one more for each claim, the search ends."""
 _MOVE_STEPS: Final = 16
 """Taking a claim off and putting it on again takes as long as so many looks."""
 _MAX: Final = 1 << 80
@@ -59,10 +61,12 @@ class PackSearch:
         self._turns: dict[int, int] = {}
 
     def run(self, enough: int) -> None:
-        """Search until a plan costs no more than enough, or the steps are used up."""
+        """Search until a plan costs no more than enough, nothing is gained for long, or the steps are used up."""
         board, budget = self._board, self._budget
-        while self._pool and budget.left > 0 and board.cost > enough:
-            budget.left -= 1
+        idle, patience, least = 0, _PATIENCE + len(self._pool), board.cost
+        while self._pool and budget.left > 0 and board.cost > enough and idle < patience:
+            budget.left -= (_TRIMS + _RESHUFFLES) * _MOVE_STEPS
+            idle, least = (0, board.cost) if board.cost < least else (idle + 1, least)
             self._seats = board.seats_in_use()
             for _ in range(_TRIMS):
                 self.trim_run()
