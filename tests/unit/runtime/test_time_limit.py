@@ -1,7 +1,8 @@
 """The time limit of one question: it ends what takes too long, and nothing else."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from lcm.sim.time.loop import run
 from lcm.system.tasks import TimeLimit
 
 
-def in_virtual_time(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     def played() -> None:
         run(test)
 
@@ -38,9 +39,12 @@ async def test_what_ends_in_time_is_not_ended_later() -> None:
 
 @in_virtual_time
 async def test_an_error_of_its_own_is_not_a_time_out() -> None:
-    with pytest.raises(KeyError), TimeLimit(10):
+    async def fail() -> None:
         await asyncio.sleep(1)
         raise KeyError
+
+    with pytest.raises(KeyError), TimeLimit(10):
+        await fail()
 
 
 @in_virtual_time
