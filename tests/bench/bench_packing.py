@@ -23,8 +23,8 @@ from lcm.placement.request import HeldClaim
 from lcm.placement.seats import span_of
 
 SEEDS = range(int(os.environ.get("LCM_PACK_SEEDS", "10")))
-STEPS = {1_000: 8_000_000, 5_000: 50_000_000, 20_000: 22_000_000}
-"""Looks for the sessions of a month; the smaller months could have more, but gain little from it."""
+STEPS = {1_000: 8_000_000, 5_000: 90_000_000, 20_000: 22_000_000}
+"""Looks for the sessions of a month; the largest has a limit of CPU time, and needs fewer for each session."""
 PLANTED = [(dimensions, items) for dimensions in (3, 4, 5, 6) for items in (50, 150, 500)]
 PLANTED_STEPS = 1_000_000
 LEAST_WASTE = 1.4

@@ -19,6 +19,7 @@ from lcm.placement.pack_build import (
     StepBudget,
     fill_seat_by_seat,
     put_all,
+    put_first_fit,
 )
 from lcm.placement.pack_moves import PackSearch
 from lcm.placement.request import HeldClaim
@@ -33,6 +34,10 @@ _FEW_CLAIMS: Final = 6_000
 """For more claims than this only the first rule is tried: each takes seconds, and the moves use them better."""
 _FEWEST_CLAIMS: Final = 600
 """Up to this many are also packed seat by seat, which looks at each claim for each."""
+
+
+_JudgedPlan = tuple[int, int, list[int]]
+"""How many claims a plan leaves without a seat, what it costs, and the seats by claim number."""
 
 
 class Packing(NamedTuple):
@@ -153,11 +158,22 @@ class Packer:
         return [number for number in self._numbers.values() if number not in self._fixed]
 
     def _build(self, movable: Sequence[int], budget: StepBudget) -> None:
-        """Complete the plan there is, make others from nothing, and keep the best."""
+        """Complete the plan there is, or make others from nothing, and keep the best; none is worse than first fit."""
+        board = self._board
+        known = any(board.at[one] != NOWHERE for one in movable)
+        self._lay_best(movable, self._make_plans(movable, budget, known=known))
+        PackSearch(board, movable, frozenset(self._fixed), self._chance, budget).seat_missing()
+        found = self._judge(movable)
+        if found[0] or not known:
+            board.clear(movable)
+            put_first_fit(board, movable, budget)
+            self._lay_best(movable, [found, self._judge(movable)])
+
+    def _make_plans(self, movable: Sequence[int], budget: StepBudget, *, known: bool) -> list[_JudgedPlan]:
         board, value = self._board, self._value
         assert value is not None, "pack made it"
-        plans: list[tuple[int, int, list[int]]] = []
-        if any(board.at[one] != NOWHERE for one in movable):
+        plans: list[_JudgedPlan] = []
+        if known:
             put_all(board, value, [one for one in movable if board.at[one] == NOWHERE], budget)
             plans.append(self._judge(movable))
         for order in ORDERS[: len(ORDERS) if len(movable) <= _FEW_CLAIMS else 1]:
@@ -169,10 +185,13 @@ class Packer:
             board.clear(movable)
             fill_seat_by_seat(board, movable, budget)
             plans.append(self._judge(movable))
-        board.clear(movable)
-        board.lay(movable, min(plans)[-1])
+        return plans
 
-    def _judge(self, movable: Sequence[int]) -> tuple[int, int, list[int]]:
+    def _lay_best(self, movable: Sequence[int], plans: Sequence[_JudgedPlan]) -> None:
+        self._board.clear(movable)
+        self._board.lay(movable, min(plans)[-1])
+
+    def _judge(self, movable: Sequence[int]) -> _JudgedPlan:
         """Return the plan on the board with what it is judged by: claims without a seat, then cost."""
         board = self._board
         return sum(board.at[one] == NOWHERE for one in movable), board.cost, board.at.copy()

@@ -164,6 +164,16 @@ def put_all(board: PackBoard, value: RoomValue, claims: Iterable[int], budget: S
     board.begin()
 
 
+def put_first_fit(board: PackBoard, claims: Iterable[int], budget: StepBudget) -> None:
+    """Put claims on the first seats that take them, in their order."""
+    for claim in claims:
+        seat = next((seat for seat in range(len(board.moments)) if board.fits(claim, seat)), NOWHERE)
+        budget.left -= len(board.moments)
+        if seat != NOWHERE:
+            board.put(claim, seat)
+    board.begin()
+
+
 PackOrder = Callable[[PackBoard, Sequence[int]], list[int]]
 """A rule that says in which order claims are put on seats."""
 

@@ -29,6 +29,8 @@ _OVERLOOKED: Final = 0.02
 _TRIMS: Final = 2
 _RESHUFFLES: Final = 20
 """How many moves of each kind are tried in turn."""
+_MISSING_TRIES: Final = 200
+"""How often a seat is looked for that could take a claim which has none."""
 _PATIENCE: Final = 50
 """After so many turns without a gain, and one more for each claim, the search ends."""
 _MOVE_STEPS: Final = 16
@@ -72,6 +74,16 @@ class PackSearch:
                 self.trim_run()
             for _ in range(_RESHUFFLES):
                 self.reshuffle()
+
+    def seat_missing(self) -> None:
+        """Try to find a seat for each claim that has none, by letting others change theirs, at whatever cost."""
+        board = self._board
+        for claim in [one for one in self._pool if board.at[one] == NOWHERE]:
+            for _ in range(_MISSING_TRIES):
+                before = board.begin()
+                if self._budget.left <= 0 or self._settle([claim], _MAX):
+                    break
+                board.undo(before)
 
     def _draw_claim(self) -> int:
         return self._pool[self._chance.below(len(self._pool))]

@@ -149,6 +149,16 @@ def test_a_claim_without_a_seat_gets_one_by_moving_others() -> None:
     assert not found.unplaced
 
 
+@for_all(books())
+@settings(max_examples=60, deadline=None)
+def test_on_the_seats_of_first_fit_no_claim_is_left_out(book: list[HeldClaim]) -> None:
+    bare = first_fit(book)
+    found = pack_claims(book, pool(seats=max(bare.values())), steps=STEPS)
+    assert not found.unplaced
+    assert is_within_capacity(book, found.plan)
+    assert found.time <= run_time(book, bare)
+
+
 def test_a_claim_of_no_time_keeps_its_seat_and_costs_nothing() -> None:
     moment = given.moment("09:00")
     empty = HeldClaim("s", Claim(start=moment, end=moment, need=Amount(cpu_millis=1)))
