@@ -304,5 +304,5 @@ _SCALARS: Final = yaml.SafeLoader("")
 @lru_cache(4096)
 def _read_scalar(text: str) -> Any:  # noqa: ANN401  likewise
     """Return what a scalar without quotes means."""
-    tag = _SCALARS.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    tag = _SCALARS.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # its stubs say nothing of it
     return _SCALARS.construct_document(yaml.ScalarNode(tag, text))
