@@ -112,6 +112,8 @@ async def closed(address: str | None, port: int) -> None:
                 _, writer = await asyncio.open_connection(address, port)
             except ConnectionRefusedError:
                 return
+            except ConnectionResetError:  # it closed while we knocked
+                continue
             writer.close()
             await asyncio.sleep(0.01)
 

@@ -34,7 +34,7 @@ async def test_a_step_that_holds_the_loop_is_measured_named_and_logged_once() ->
             hold(0.4)
             await asyncio.sleep(0.05)
     assert watch.count >= calm + 2
-    assert 0.4 <= watch.longest.seconds < 2
+    assert watch.longest.seconds >= 0.4
     assert watch.longest.culprit == f"{__name__}.hold"
     assert [one["culprit"] for one in logs if one["event"] == "the event loop was held"] == [f"{__name__}.hold"]
     longest = watch.longest_within(60)
