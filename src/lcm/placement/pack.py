@@ -22,6 +22,7 @@ from lcm.placement.pack_build import (
     put_first_fit,
 )
 from lcm.placement.pack_moves import PackSearch
+from lcm.placement.pack_steps import SeatMove, order_moves
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import span_of
 
@@ -117,12 +118,14 @@ class Packer:
     def pack(self, steps: int = MOST_STEPS) -> None:
         """Look for the best plan for all claims, from nothing and from the plan there is."""
         budget, movable = StepBudget(steps), self._movable()
+        above, below = _NEAR_BOUND
+        enough = self._bound_without(()) * above // below
+        if self._board.cost <= enough and self._is_complete(movable):
+            return
         self._value = RoomValue(self._board, movable)
         self._board.begin()
         self._build(movable, budget)
-        above, below = _NEAR_BOUND
-        missing = any(self._board.at[one] == NOWHERE for one in movable)
-        self._improve(movable, budget, 0 if missing else self._bound_without(()) * above // below)
+        self._improve(movable, budget, enough if self._is_complete(movable) else 0)
 
     def repair(self, holder: str, steps: int = REPAIR_STEPS) -> None:
         """Look for a better plan around one holder's claim, and seat it if it has no seat."""
@@ -144,6 +147,18 @@ class Packer:
             board.cost -= board.price * (board.home[number] not in {NOWHERE, board.at[number]})
             board.home[number] = board.at[number]
 
+    def make_steps(self) -> list[list[SeatMove]]:
+        """Return the steps from the seats that claims had to the plan, which becomes what they reach (`pack_steps`)."""
+        board, movable = self._board, self._movable()
+        plan = {one: board.at[one] for one in movable if board.at[one] != NOWHERE}
+        board.clear(movable)
+        board.lay(movable, board.home)
+        holders = {number: holder for holder, number in self._numbers.items()}
+        return [
+            [SeatMove(holders[one.claim], one.before + 1, one.after + 1) for one in step]
+            for step in order_moves(board, plan)
+        ]
+
     def packing(self) -> Packing:
         """Return the plan, and what it costs."""
         board, at, home = self._board, self._board.at, self._board.home
@@ -153,6 +168,9 @@ class Packer:
         bound = self._bound_without(missing)
         plan = {**self._empty, **{holder: at[number] + 1 for holder, number in placed.items()}}
         return Packing(plan, board.cost - moved * board.price, bound, moved, missing)
+
+    def _is_complete(self, claims: Iterable[int]) -> bool:
+        return all(self._board.at[one] != NOWHERE for one in claims)
 
     def _movable(self) -> list[int]:
         return [number for number in self._numbers.values() if number not in self._fixed]
