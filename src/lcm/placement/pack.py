@@ -87,7 +87,7 @@ class Packer:
         self._value: RoomValue | None = None
 
     def hold(self, held: HeldClaim, seat: int | None = None, *, fixed: bool = False) -> None:
-        """Hold a claim, on a seat if it has one; it replaces what its holder had.
+        """Hold a claim, on a seat if it has one; it replaces what its holder had. On a closed seat it is fixed.
 
         Raise ValueError for a fixed claim without a seat, and for a seat that the pool does not have.
         """
@@ -96,14 +96,14 @@ class Packer:
         self.release(held.holder)
         start, end = span_of(held.claim)
         if start >= end:
-            self._empty[held.holder] = seat or 1
+            self._empty[held.holder] = seat or next(iter(self._board.open_seats), 0) + 1
             return
         number = self._board.add(start, end, held.claim.need, NOWHERE if seat is None else seat - 1)
         self._numbers[held.holder], self._held[held.holder] = number, held
         self._sums.add(held.claim)
         if seat is not None:
             self._board.put(number, seat - 1)
-        if fixed:
+        if fixed or seat in self._terms.closed:
             self._fixed.add(number)
 
     def release(self, holder: str) -> None:
@@ -218,7 +218,7 @@ class Packer:
         """Return the lower bound for all claims but those of some holders."""
         for holder in missing:
             self._sums.add(self._held[holder].claim, -1)
-        bound = self._sums.lower_bound(self._terms.lead)
+        bound = self._sums.lower_bound(self._terms.lead, len(self._terms.standing))
         for holder in missing:
             self._sums.add(self._held[holder].claim)
         return bound

@@ -22,11 +22,11 @@ _LONGEST_REST: Final = 12 * 3_600_000_000
 def choose_seat_on_arrival(board: PackBoard, value: RoomValue, claim: int, seats: Iterable[int]) -> int:
     """Return the seat that takes a claim at the least cost; NOWHERE if none takes it.
 
-    Of the seats without any claim only the first is looked at.
+    Of the fresh seats only the first is looked at.
     """
     best, least, fresh = NOWHERE, float("inf"), False
     for seat in seats:
-        if not board.on_seat[seat]:
+        if board.is_fresh(seat):
             if fresh:
                 continue
             fresh = True

@@ -17,6 +17,8 @@ from lcm.placement.timeline import BEGINNING, END
 
 NOWHERE: Final = -1
 _COUNT_BITS: Final = 20
+_ALWAYS_ON: Final = 1
+"""The level of a standing seat without claims, as of a claim of nothing."""
 _SPARE_BITS: Final = 14
 """Seats may have far more claims than fit, and those of thousands of seats are added: no lane may reach the next."""
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -25,7 +27,9 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 class PackTerms(NamedTuple):
     """What a pool is packed by: the size and number of its seats, a machine's boot and gaps, and what a move is worth.
 
-    A claim changes its seat only where that saves at least `move_price` of machine time.
+    A claim changes its seat only where that saves at least `move_price` of machine time. Seats have numbers from 1.
+    The machines of those that are `standing` always run, so that claims add no time there. Those that are `closed`
+    keep what they have, and their machines' time counts, but they take no further claim.
     """
 
     capacity: Amount
@@ -33,6 +37,8 @@ class PackTerms(NamedTuple):
     lead: timedelta
     keep: timedelta = KEEP_THROUGH_GAP
     move_price: timedelta = timedelta(0)
+    standing: frozenset[int] = frozenset()
+    closed: frozenset[int] = frozenset()
 
 
 class NeedLanes:
@@ -64,7 +70,11 @@ class NeedLanes:
 
 
 class PackBoard:
-    """Claims on seats. The lists by claim number are only read by others; `put`, `take` and `undo` change them."""
+    """Claims on seats. The lists by claim number are only read by others; `put`, `take` and `undo` change them.
+
+    `open_seats` are those that take further claims; `fits` says only whether there is room. A seat that is standing is
+    never without a level, so that its machine always runs at no cost.
+    """
 
     __slots__ = (
         "_free",
@@ -83,13 +93,21 @@ class PackBoard:
         "moments",
         "needs",
         "on_seat",
+        "open_seats",
         "price",
+        "standing",
         "starts",
         "top",
         "volumes",
     )
 
     def __init__(self, terms: PackTerms) -> None:
+        """Make a board without claims; raise ValueError for standing or closed seats that the pool does not have."""
+        numbers = range(1, terms.seats + 1)
+        if not (terms.standing | terms.closed) <= set(numbers):
+            raise ValueError(f"seats beyond the pool's {terms.seats}: {sorted(terms.standing | terms.closed)}")
+        self.standing = frozenset(number - 1 for number in terms.standing)
+        self.open_seats = [number - 1 for number in numbers if number not in terms.closed]
         self.lanes = NeedLanes(terms.capacity)
         self.guards, self.top = self.lanes.guards, self.lanes.top
         self.lead = terms.lead // _MICROSECOND
@@ -104,7 +122,7 @@ class PackBoard:
         self.home: list[int] = []
         self.at: list[int] = []
         self.moments = [[BEGINNING, END] for _ in range(terms.seats)]
-        self.levels = [[0, 0] for _ in range(terms.seats)]
+        self.levels = [[_ALWAYS_ON if number in terms.standing else 0, 0] for number in numbers]
         self.on_seat: list[list[tuple[int, int]]] = [[] for _ in range(terms.seats)]
         self._free: list[int] = []
         self._saved: dict[int, tuple[list[int], list[int], list[tuple[int, int]]]] = {}
@@ -227,7 +245,7 @@ class PackBoard:
             self._saved[seat] = self.moments[seat].copy(), self.levels[seat].copy(), self.on_seat[seat].copy()
 
     def run_around(self, claim: int) -> tuple[int, int]:
-        """Return from when to when the machine of a claim has claims without a pause."""
+        """Return from when to when the machine of a claim, which must not be standing, has claims without a pause."""
         seat = self.at[claim]
         moments, levels = self.moments[seat], self.levels[seat]
         first = bisect_right(moments, self.starts[claim]) - 1
@@ -245,15 +263,20 @@ class PackBoard:
         return [claim for _, claim in there[first : bisect_left(there, (end,))] if ends[claim] > start]
 
     def busy_seats(self, seats: Iterable[int], moment: int) -> list[int]:
-        """Return those seats that have a claim at a moment."""
+        """Return those seats that are standing or have a claim at a moment."""
         levels, moments = self.levels, self.moments
         return [seat for seat in seats if levels[seat][bisect_right(moments[seat], moment) - 1]]
 
     def seats_in_use(self) -> list[int]:
-        """Return the seats that have any claim, and then the first that has none, if there is one."""
-        used = [seat for seat, there in enumerate(self.on_seat) if there]
-        fresh = next((seat for seat, there in enumerate(self.on_seat) if not there), NOWHERE)
+        """Return the open seats that are standing or have any claim, and then the first other one, if there is one."""
+        there, standing = self.on_seat, self.standing
+        used = [seat for seat in self.open_seats if there[seat] or seat in standing]
+        fresh = next((seat for seat in self.open_seats if self.is_fresh(seat)), NOWHERE)
         return used if fresh == NOWHERE else [*used, fresh]
+
+    def is_fresh(self, seat: int) -> bool:
+        """Return whether a seat has no claim and is not standing: one such seat is as good as another."""
+        return not self.on_seat[seat] and seat not in self.standing
 
     def clear(self, claims: Iterable[int]) -> None:
         """Take claims off their seats, where they have any."""

@@ -65,9 +65,15 @@ class DemandSums:
                 most = list(map(max, most, needed))
         return [MachineCount(moment, machines) for moment, machines in zip(moments, most, strict=True)]
 
-    def lower_bound(self, lead: timedelta) -> int:
-        """Return how long machines run at least for the claims, in total, in microseconds."""
-        return total_time(self.count_machines(), lead // _MICROSECOND)
+    def lower_bound(self, lead: timedelta, standing: int = 0) -> int:
+        """Return how long machines run at least for the claims, in total, in microseconds.
+
+        The time of those that are `standing`, which run anyway, is not counted.
+        """
+        counts = self.count_machines()
+        if standing:
+            counts = [MachineCount(moment, max(0, machines - standing)) for moment, machines in counts]
+        return total_time(counts, lead // _MICROSECOND)
 
 
 def _weigh_need(need: Amount, capacity: Amount) -> list[int]:

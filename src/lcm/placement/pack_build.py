@@ -126,14 +126,14 @@ def lost_room(board: PackBoard, value: RoomValue, claim: int, seat: int) -> floa
 def choose_seat_on_board(board: PackBoard, value: RoomValue, claim: int, seats: Iterable[int]) -> int:
     """Return the seat that takes a claim at the least added time and lost room; NOWHERE if none takes it.
 
-    Of the seats without any claim only the first is looked at, and the claim's home.
+    Of the fresh seats only the first is looked at, and the claim's home.
     """
     start, end, need, home = board.starts[claim], board.ends[claim], board.needs[claim], board.home[claim]
     room, guards = board.top - need, board.guards
     best, least, fresh = NOWHERE, float("inf"), False
     for seat in seats:
         moments, levels = board.moments[seat], board.levels[seat]
-        if not board.on_seat[seat] and seat != home:
+        if not board.on_seat[seat] and seat != home and board.is_fresh(seat):
             if fresh:
                 continue
             fresh = True
@@ -155,7 +155,7 @@ def choose_seat_on_board(board: PackBoard, value: RoomValue, claim: int, seats: 
 
 def put_all(board: PackBoard, value: RoomValue, claims: Iterable[int], budget: StepBudget) -> None:
     """Put claims on the seats that suit them best, in their order; those that no seat takes stay off."""
-    seats = range(len(board.moments))
+    seats = board.open_seats
     for claim in claims:
         budget.left -= len(seats)
         seat = choose_seat_on_board(board, value, claim, seats)
@@ -167,8 +167,8 @@ def put_all(board: PackBoard, value: RoomValue, claims: Iterable[int], budget: S
 def put_first_fit(board: PackBoard, claims: Iterable[int], budget: StepBudget) -> None:
     """Put claims on the first seats that take them, in their order."""
     for claim in claims:
-        seat = next((seat for seat in range(len(board.moments)) if board.fits(claim, seat)), NOWHERE)
-        budget.left -= len(board.moments)
+        seat = next((seat for seat in board.open_seats if board.fits(claim, seat)), NOWHERE)
+        budget.left -= len(board.open_seats)
         if seat != NOWHERE:
             board.put(claim, seat)
     board.begin()
@@ -215,7 +215,7 @@ def fill_seat_by_seat(board: PackBoard, claims: Sequence[int], budget: StepBudge
     The next claim for a seat is the one that leaves the least there, as the sum of the squares of what is left.
     """
     left = order_by_lengths(board, claims)
-    for seat in range(len(board.moments)):
+    for seat in board.open_seats:
         first = next((claim for claim in left if board.fits(claim, seat)), NOWHERE)
         while first != NOWHERE and budget.left > 0:
             board.put(first, seat)

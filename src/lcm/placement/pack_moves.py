@@ -33,6 +33,8 @@ _MISSING_TRIES: Final = 200
 """How often a seat is looked for that could take a claim which has none."""
 _PATIENCE: Final = 50
 """After so many turns without a gain, and one more for each claim, the search ends."""
+_DRAWS: Final = 8
+"""How often a claim is drawn, until one is on a machine that does not always run."""
 _MOVE_STEPS: Final = 16
 """Taking a claim off and putting it on again takes as long as so many looks."""
 _MAX: Final = 1 << 80
@@ -66,7 +68,7 @@ class PackSearch:
         """Search until a plan costs no more than enough, nothing is gained for long, or the steps are used up."""
         board, budget = self._board, self._budget
         idle, patience, least = 0, _PATIENCE + len(self._pool), board.cost
-        while self._pool and budget.left > 0 and board.cost > enough and idle < patience:
+        while self._pool and self._seats and budget.left > 0 and board.cost > enough and idle < patience:
             budget.left -= (_TRIMS + _RESHUFFLES) * _MOVE_STEPS
             idle, least = (0, board.cost) if board.cost < least else (idle + 1, least)
             self._seats = board.seats_in_use()
@@ -78,7 +80,7 @@ class PackSearch:
     def seat_missing(self) -> None:
         """Try to find a seat for each claim that has none, by letting others change theirs, at whatever cost."""
         board = self._board
-        for claim in [one for one in self._pool if board.at[one] == NOWHERE]:
+        for claim in [one for one in self._pool if board.at[one] == NOWHERE] if self._seats else ():
             for _ in range(_MISSING_TRIES):
                 before = board.begin()
                 if self._budget.left <= 0 or self._settle([claim], _MAX):
@@ -88,11 +90,16 @@ class PackSearch:
     def _draw_claim(self) -> int:
         return self._pool[self._chance.below(len(self._pool))]
 
+    def _draw_to_trim(self) -> int:
+        """Draw a claim that is not on a standing seat, where nothing can be saved; NOWHERE if none is found soon."""
+        at, standing = self._board.at, self._board.standing
+        return next((one for one in (self._draw_claim() for _ in range(_DRAWS)) if at[one] not in standing), NOWHERE)
+
     def trim_run(self) -> bool:
         """Try to let a run begin later, end earlier or not be at all; return whether that saved time."""
         board = self._board
-        claim = self._draw_claim()
-        if board.at[claim] == NOWHERE:
+        claim = self._draw_to_trim()
+        if claim == NOWHERE or board.at[claim] == NOWHERE:
             return False
         waiting = self._choose_trimmed(claim)
         if not waiting or not self._fixed.isdisjoint(waiting):

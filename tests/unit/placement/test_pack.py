@@ -1,6 +1,5 @@
 """The packer: every claim once, within capacity, never worse than before, the same for the same seed."""
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import product
 
@@ -10,58 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness import given
-from lcm.model.base.capacity import Amount, Claim, Profile
+from harness.pack_books import LEAD, MACHINE, books, first_fit, is_within_capacity, pool, run_time
+from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.pack import Packer, pack_claims
-from lcm.placement.pack_board import PackTerms
 from lcm.placement.pack_bound import lower_bound
 from lcm.placement.request import HeldClaim
-from lcm.placement.seats import Seats, span_of
 
-MACHINE = Amount(cpu_millis=8, memory_mb=8, nodes=8, labs=4)
-LEAD = timedelta(minutes=25)
 STEPS = 5_000
-
-
-@st.composite
-def claims(draw: st.DrawFn) -> Claim:
-    start = given.moment("00:00") + timedelta(minutes=draw(st.integers(0, 40)) * 30)
-    sizes = [draw(st.integers(0, 5)) for _ in range(3)]
-    need = Amount(cpu_millis=sizes[0], memory_mb=sizes[1], nodes=sizes[2], labs=1)
-    return Claim(start=start, end=start + timedelta(minutes=draw(st.integers(1, 16)) * 30), need=need)
-
-
-def books(most: int = 24) -> st.SearchStrategy[list[HeldClaim]]:
-    return st.lists(claims(), min_size=1, max_size=most).map(
-        lambda found: [HeldClaim(f"s{number}", claim) for number, claim in enumerate(found)]
-    )
-
-
-def pool(seats: int = 30, price: int = 0) -> PackTerms:
-    return PackTerms(MACHINE, seats, LEAD, move_price=timedelta(minutes=price))
-
-
-def run_time(book: Sequence[HeldClaim], plan: Mapping[str, int], seats: int = 30) -> int:
-    """Count the machine time of a plan as the pool's own seats do."""
-    made = Seats(MACHINE, seats, lead=LEAD)
-    for held in book:
-        made.hold(plan[held.holder], held)
-    return made.time
-
-
-def is_within_capacity(book: Sequence[HeldClaim], plan: Mapping[str, int]) -> bool:
-    rows: dict[int, list[Claim]] = {}
-    for held in book:
-        rows.setdefault(plan[held.holder], []).append(held.claim)
-    return not any(Profile.of(row).find_overcommitted(MACHINE) for row in rows.values())
-
-
-def first_fit(book: Sequence[HeldClaim]) -> dict[str, int]:
-    made, plan = Seats(MACHINE, 30, lead=LEAD), {}
-    for held in book:
-        seat = next(n for n in range(1, 31) if made.fits(n, span_of(held.claim), held.claim.need))
-        made.hold(seat, held)
-        plan[held.holder] = seat
-    return plan
 
 
 @for_all(books())
