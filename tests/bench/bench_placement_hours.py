@@ -1,8 +1,8 @@
 """How many hours workers run for a timetable: ours against first fit, and against the proven optimum.
 
-Bookings come one by one and each gets its seat at once; before anything is launched, what is booked is seated anew by
-`reseat`. First fit takes the lowest seat with room. Boots count, once per opening of a seat, and gaps through which a
-worker is kept. The optimum knows the whole timetable beforehand, has one seat more than ours took, and may keep or
+Bookings come one by one and each gets its seat at once; before anything is launched, what is booked is packed as
+one problem. First fit takes the lowest seat with room. Boots count, once per opening of a seat, and gaps through which
+a worker is kept. The optimum knows the whole timetable beforehand, has one seat more than ours took, and may keep or
 release workers as it likes.
 """
 
@@ -14,8 +14,10 @@ from bench.figures import Figure
 from bench.timetables import LARGE, LEAD, SEEDS, SMALL, timetable
 from harness import given
 from lcm.placement.limits import PromiseRules
+from lcm.placement.pack import Packer
+from lcm.placement.pack_board import PackTerms
+from lcm.placement.pack_problem import STEPS_PER_CLAIM
 from lcm.placement.promise import PromisedSeats, promise
-from lcm.placement.repack import repack_seats
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, span_of
 
@@ -32,7 +34,7 @@ async def bench_first_fit() -> list[Figure]:
         kind, book = timetable(seed, LARGE)
         seats = _promised(book, SEATS)
         promised.append(seats.time / HOUR)
-        repack_seats(seats, rules=BEFORE, since=BEFORE.now)
+        seats = _packed(seats)
         ours.append(seats.time / HOUR)
         bare.append(_first_fit(book).time / HOUR)
         print(f"  {seed:2} {kind:18} {len(book)} sessions: first fit {bare[-1]:.1f} h, {_told(promised, ours, bare)}")
@@ -46,7 +48,7 @@ async def bench_optimum() -> list[Figure]:
         kind, book = timetable(seed, SMALL)
         seats = _promised(book, SEATS)
         promised.append(seats.time / HOUR)
-        repack_seats(seats, rules=BEFORE, since=BEFORE.now)
+        seats = _packed(seats)
         ours.append(seats.time / HOUR)
         at = {held.holder: number - 1 for number, held in seats.all_claims()}
         hint = [at[held.holder] for held in book]
@@ -70,6 +72,18 @@ def _promised(book: Sequence[HeldClaim], size: int) -> Seats:
         assert isinstance(answer, PromisedSeats)
         seats.hold(answer.seat, held)
     return seats
+
+
+def _packed(seats: Seats) -> Seats:
+    """Pack what is booked, as the pool controller does before it launches machines."""
+    packer, made = Packer(PackTerms(seats.capacity, len(seats), LEAD)), Seats(seats.capacity, len(seats), lead=LEAD)
+    book = {held.holder: held for _, held in seats.all_claims()}
+    for number, held in seats.all_claims():
+        packer.hold(held, number)
+    packer.pack(STEPS_PER_CLAIM * len(book))
+    for holder, number in packer.packing().plan.items():
+        made.hold(number, book[holder])
+    return made
 
 
 def _first_fit(book: Sequence[HeldClaim]) -> Seats:

@@ -26,6 +26,7 @@ from lcm.compose.api import (
 )
 from lcm.compose.leases import keep_by
 from lcm.compose.outside import AWS, SIM_FILE, SIMULATED, Providers, open_aws, open_simulated, secret_sources
+from lcm.compose.packing_process import pack_in_process
 from lcm.control.access.tokens import SERVICE_NAME, service_keys
 from lcm.control.accounts.allocator import ResourceAllocator
 from lcm.control.objects.cache import Cache
@@ -138,7 +139,7 @@ CONTROLLERS: Final[tuple[Controller, ...]] = (
     Controller(
         ProcessPart.POOL_CONTROLLER,
         PoolController.kinds,
-        lambda plane, around: PoolController(plane, **around.common_parts()).run(),
+        lambda plane, around: PoolController(plane, pack=pack_in_process, **around.common_parts()).run(),
     ),
     Controller(
         ProcessPart.LABLET_CONTROLLER,

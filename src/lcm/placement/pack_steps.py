@@ -60,11 +60,11 @@ class _MoveOrdering:
         self._move_singly(list(self._plan))
         while self._plan:
             claim = next(iter(self._plan))
-            ring = self._move_ring(claim)
-            moved = ring or self._park(claim)
-            self._record(moved)
+            moved = self._move_ring(claim) or self._park(claim)
             if not moved:
                 del self._plan[claim]
+                continue
+            self._record(moved)
             self._move_singly([one for move in moved for one in self._coming[move.before]])
 
     def _move_singly(self, claims: list[int]) -> None:
@@ -111,8 +111,7 @@ class _MoveOrdering:
     def _park(self, claim: int) -> list[BoardMove]:
         """Move a claim out of the way, to a seat that it leaves later; return the move, none if it was parked."""
         board = self._board
-        seats = range(len(board.moments) - 1, -1, -1)
-        free = next((seat for seat in seats if board.fits(claim, seat)), None)
+        free = next((seat for seat in reversed(board.open_seats) if board.fits(claim, seat)), None)
         if free is None or claim in self._parked:
             return []
         self._parked.add(claim)

@@ -14,9 +14,10 @@ from harness.scheduler_world import CCNA, HOUR, MINUTE, PER_WORKER, Pools, names
 from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops
-from lcm.control.plane.protocol import Changes, Drain, Ref
+from lcm.control.plane.protocol import Changes, Drain, Plane, Ref
 from lcm.controllers.pool.controller import PoolController, PoolReconciler
 from lcm.controllers.pool.index import PoolIndex
+from lcm.controllers.pool.packing import SeatPacker, _LastPacking, pack_here
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.machine import POOL_CONTROLLER
@@ -307,6 +308,11 @@ def test_a_pool_waits_for_its_template_and_says_so() -> None:
     run(life)
 
 
+def reconciler(world: Pools, plane: Plane, cache: Cache, book: PoolIndex) -> PoolReconciler:
+    packer = SeatPacker(plane, cache, clock=world.clock, chance=world.half, pack=pack_here)
+    return PoolReconciler(plane, cache, book, clock=world.clock, terms=Terms, packer=packer)
+
+
 def test_a_bug_of_ours_is_told_to_the_operator() -> None:
     async def life() -> None:
         world = Pools()
@@ -315,7 +321,7 @@ def test_a_bug_of_ours_is_told_to_the_operator() -> None:
         cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            follower = PoolReconciler(plane, cache, await PoolIndex.follow(cache), clock=world.clock, terms=Terms)
+            follower = reconciler(world, plane, cache, await PoolIndex.follow(cache))
             await follower.reconcile(CCNA)
             await follower.report_bug(CCNA, KeyError("seat"))
             (alert,) = await world.otto.alerts()
@@ -335,18 +341,19 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
         cache = Cache(plane, *PoolController.kinds)
         async with beside(cache.run()):
             await cache.ready()
-            follower = PoolReconciler(plane, cache, await PoolIndex.follow(cache), clock=world.clock, terms=Terms)
+            follower = reconciler(world, plane, cache, await PoolIndex.follow(cache))
             await follower.reconcile(CCNA)
             other = await world.otto.create(given.pool(name="ccnp", lab_track="ccnp"))
             await asyncio.sleep(1)
             await follower.reconcile(Ref(LabWorkerPool, "ccnp"))
             pool = await world.pool()
-            follower._seat_optimizer._last_looks |= {one.metadata.uid: (world.clock.now(), 1) for one in (pool, other)}
+            seen = _LastPacking(world.clock.now(), 1)
+            follower._packer._last |= {one.metadata.uid: seen for one in (pool, other)}
             await world.store.commit(Delete(CCNA.key))
             await asyncio.sleep(1)
             await follower.reconcile(CCNA)
             assert set(follower._alerts._objects) == {Ref(LabWorkerPool, "ccnp")}
-            assert set(follower._seat_optimizer._last_looks) == {other.metadata.uid}
+            assert set(follower._packer._last) == {other.metadata.uid}
 
     run(life)
 
@@ -429,7 +436,7 @@ async def follow_late(world: Pools) -> None:
     async def work() -> None:
         await cache.ready()
         book = await PoolIndex.follow(cache)
-        follower = PoolReconciler(plane, cache, book, clock=world.clock, terms=Terms)
+        follower = reconciler(world, plane, cache, book)
         runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, clock=world.clock, chance=world.half)
         book.subscribe(runtime.enqueue)
         await runtime.run()

@@ -31,8 +31,8 @@ from lcm.model.kinds.pool import Budget, LabWorkerPool
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat, requires_worker_assignment
 from lcm.placement.limits import OPENING_POLICIES, PromiseRules
+from lcm.placement.pack_steps import MOST_MOVES
 from lcm.placement.places import PoolSnapshot, reservation_holder, session_holder
-from lcm.placement.repack import MOST_MOVES
 from lcm.placement.request import HeldClaim
 from lcm.placement.rules import FILTER_REMEDIES as FILTERS
 from lcm.placement.seat_choice import SEAT_REMEDIES, choose_seat, explain_refusal

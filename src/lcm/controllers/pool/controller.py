@@ -6,7 +6,7 @@ acts. Everything it must remember is in the pool's status and in its workers, so
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,8 +16,9 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.controllers.pool.demand import PoolPlan, SeatTimelines, plan
-from lcm.controllers.pool.effects import LAUNCH_BATCH, AppliedPlan, PoolEffects, SeatOptimizer
+from lcm.controllers.pool.effects import LAUNCH_BATCH, AppliedPlan, PoolEffects
 from lcm.controllers.pool.index import PoolIndex, PoolRef
+from lcm.controllers.pool.packing import PackRunner, SeatPacker, pack_here
 from lcm.controllers.pool.phases import PoolPhaseChange, describe_conditions, next_phase, retry_at, with_conditions
 from lcm.controllers.pool.report import (
     ALERT_NAMES,
@@ -50,7 +51,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms
-from lcm.system.tasks import TimeSlice
+from lcm.system.tasks import TimeSlice, run_until_first_ends
 
 MIN_INTERVAL: Final = timedelta(seconds=1)
 """The shortest time between two looks at a pool: five hundred bookings at once must not cause five hundred looks."""
@@ -60,7 +61,7 @@ REFUSED_RETRY: Final = timedelta(minutes=1)
 LOOK_AGAIN: Final = timedelta(minutes=5)
 """After this time a pool is looked at although nothing changed and nothing is due, unless all are looked at seldom."""
 _FAILING: Final = frozenset({PoolPhase.INITIALIZING, PoolPhase.FAILED})
-_FIGURE_FIELDS: Final = ("summary", "workers_by_phase", "conditions")
+_FIGURE_FIELDS: Final = ("summary", "workers_by_phase", "conditions", "packing")
 _log: Final = structlog.get_logger()
 
 
@@ -83,6 +84,7 @@ class PoolReconciler:
         *,
         clock: Clock,
         terms: Callable[[], Terms],
+        packer: SeatPacker,
         resync: Callable[[], timedelta] = lambda: RESYNC,
     ) -> None:
         self._plane = plane
@@ -92,7 +94,7 @@ class PoolReconciler:
         self._terms = terms
         self._resync = resync
         self._effects = PoolEffects(plane, cache)
-        self._seat_optimizer = SeatOptimizer(plane)
+        self._packer = packer
         self._timelines: defaultdict[PoolRef, SeatTimelines] = defaultdict(SeatTimelines)
         self._looked_at: dict[PoolRef, datetime] = {}
         self._past_looks: dict[PoolRef, _PastLook] = {}
@@ -107,7 +109,7 @@ class PoolReconciler:
                 kept.pop(ref, None)
             self._alerts.forget(ref)
             self._index.forget(ref)
-            self._seat_optimizer.forget_all_but({one.metadata.uid for one in self._cache.all(LabWorkerPool)})
+            self._packer.forget_all_but({one.metadata.uid for one in self._cache.all(LabWorkerPool)})
             return DONE
         now, before = self._clock.now(), self._looked_at.get(ref)
         if before is not None and now < before + MIN_INTERVAL:
@@ -128,25 +130,22 @@ class PoolReconciler:
         if template is None:
             return await self._report_missing_template(pool)
         ref, view = ref_of(pool), self._view(pool, template)
-        known, seen = self._past_looks.pop(ref, None), _inputs_of(view)
+        known, seen = self._past_looks.pop(ref, None), (_inputs_of(view), self._packer.figures_of(pool))
         if known is not None and known.seen == seen and view.now < known.due:
             self._past_looks[ref] = known
             return requeue_at(known.due, view.now)
         due = await self._look_closely(view)
-        if due is None:
-            return requeue_at(view.now + MIN_INTERVAL, view.now)
         self._past_looks[ref] = _PastLook(seen, due)
         return requeue_at(due, self._clock.now())
 
-    async def _look_closely(self, view: PoolView) -> datetime | None:
-        """Decide, act and report. Return when another look is due if nothing changes; None: very soon."""
+    async def _look_closely(self, view: PoolView) -> datetime:
+        """Decide, act and report. Return when another look is due if nothing changes."""
         pool = view.pool
         timelines, time_slice = self._timelines[ref_of(pool)], TimeSlice()
         for _ in timelines.update(view):
             await time_slice.yield_if_over()
         made = plan(view, timelines.seats)
-        if await self._seat_optimizer.improve(view, made, view.claims.version):
-            return None  # by then the cache has the moves
+        self._packer.consider(view, made)
         done = await self._effects.apply(view, made)
         self._alerts.end_bug(ref_of(pool))
         await self._alerts.sync(pool, find_alerts(view, done.trouble))
@@ -220,6 +219,7 @@ class PoolReconciler:
             boot_seconds=seconds,
             boots_counted_until=until,
             decisions=add_decisions(view, made, done),
+            packing=self._packer.figures_of(pool),
             conditions=with_conditions(pool, describe_conditions(view, made, done.trouble), view.now),
             last_error=next_.error or done.trouble or (pool.status.last_error if next_.phase in _FAILING else ""),
             scaled_up_at=view.now if next_.scaled == "up" else pool.status.scaled_up_at,
@@ -240,7 +240,7 @@ class PoolReconciler:
             due[0] if due else None,
             next_boot_count_at(view),
             retry_at(view) if view.status.phase is PoolPhase.FAILED else None,
-            self._seat_optimizer.next_look(view, made),
+            self._packer.next_look(view, made),
             view.now + REFUSED_RETRY if done.trouble else None,
             view.now + MIN_INTERVAL if made.let_go or len(made.launch) > LAUNCH_BATCH else None,
         ]
@@ -283,13 +283,18 @@ class PoolController(ElectedController):
 
     lease = LEASE
     kinds = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reservation, SystemSettings)
+    pack: PackRunner = field(default=pack_here, kw_only=True)
+    """Where claims are packed."""
 
     async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
         def resync() -> timedelta:
             return timedelta(seconds=settings().worker_controller_reconcile_interval)
 
         book = await PoolIndex.follow(cache)
-        follower = PoolReconciler(plane, cache, book, clock=self.clock, terms=settings.terms, resync=resync)
+        packer = SeatPacker(plane, cache, clock=self.clock, chance=self.chance, pack=self.pack)
+        follower = PoolReconciler(
+            plane, cache, book, clock=self.clock, terms=settings.terms, packer=packer, resync=resync
+        )
         runtime = Runtime(
             LEASE,
             follower.reconcile,
@@ -301,7 +306,8 @@ class PoolController(ElectedController):
             report_bug=follower.report_bug,
         )
         book.subscribe(runtime.enqueue)
+        packer.subscribe(runtime.enqueue)
         try:
-            await runtime.run()
+            await run_until_first_ends(runtime.run(), packer.run())
         finally:
             book.stop()

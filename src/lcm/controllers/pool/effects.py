@@ -1,17 +1,12 @@
-"""Carries out a pool's plan: workers are created, resumed, paused and deleted, and claims are moved to better seats.
+"""Carries out a pool's plan: workers are created, resumed, paused and deleted.
 
 Used by `PoolReconciler`. Every action may be repeated. A worker is created before its seat is recorded. If the leader
 dies in between, the worker's labels name its pool and seat, and the next look finds it; a leader that does not know of
 it yet is refused because the name is taken.
-
-`SeatOptimizer` moves claims before workers are launched for them, so that fewer are needed. The search works on a copy,
-and the plane checks and commits each step as a whole. Rejected moves are tried again later; every booking has a seat
-all the time.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from itertools import chain, count
 from typing import Final
 
@@ -22,13 +17,9 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.controllers.pool.demand import PoolPlan
 from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
-from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
+from lcm.model.base.errors import Conflict, Gone, Refused
 from lcm.model.base.resource import Metadata, Owner, shorten_text
-from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.worker import LabWorker
-from lcm.placement.limits import OPENING_POLICIES, PromiseRules
-from lcm.placement.places import PoolSnapshot, seats_of, usable_seats
-from lcm.placement.repack import SeatMove, repack_seats
 
 LAUNCH_BATCH: Final = 20
 """How many workers one look creates; the next look follows at once and creates more."""
@@ -136,82 +127,3 @@ def _free_name(prefix: str, number: int, is_taken: Callable[[str], bool]) -> str
     first = f"{prefix[:_PREFIX_LIMIT].rstrip('.:-')}-{number}"
     others = (f"{first}-{again}" for again in count(2))
     return next(name for name in chain([first], others) if not is_taken(name))
-
-
-RESEAT_AHEAD: Final = timedelta(minutes=10)
-"""Seats are improved this long before the first of their workers is started, when most bookings are known."""
-RESEAT_MARGIN: Final = timedelta(minutes=5)
-"""A claim that begins this soon after a boot stays where it is: its worker is about to be started."""
-RESEAT_INTERVAL: Final = timedelta(minutes=5)
-RESEAT_HORIZON: Final = timedelta(hours=24)
-"""Claims that begin later are left for later: they are looked at again before their own workers are launched."""
-SEARCH_LIMIT: Final = 3_000
-"""The search blocks everything else in the process; this many steps take about a tenth of a second."""
-
-
-class SeatOptimizer:
-    """Improves seats. Remembers for each pool when, and with which claims; a new leader does it once more."""
-
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
-        self._last_looks: dict[str, tuple[datetime, int]] = {}
-
-    async def improve(self, view: PoolView, plan: PoolPlan, version: int) -> bool:
-        """Move claims to better seats if a launch is near. Return whether any was moved."""
-        ref = ref_of(view.pool)
-        if not self._is_due(view, plan, version):
-            return False
-        self._last_looks[view.pool.metadata.uid] = view.now, version
-        moved = 0
-        try:
-            for step in find_better_seats(view, plan.seats):
-                await self._plane.reseat(ref, step)
-                moved += len(step)
-        except (NoRoom, Conflict) as error:
-            _log.info("claims stay where they are", pool=str(ref), error=str(error))
-        if moved:
-            _log.info("claims moved to other planned workers", pool=str(ref), claims=moved)
-        return bool(moved)
-
-    def forget_all_but(self, alive: Collection[str]) -> None:
-        """Drop what is remembered about pools that no longer exist."""
-        self._last_looks = {uid: seen for uid, seen in self._last_looks.items() if uid in alive}
-
-    def next_look(self, view: PoolView, plan: PoolPlan) -> datetime | None:
-        """Return when to look at the seats if nothing changes before; None means never."""
-        first = _first_start_at(view, plan)
-        return first - RESEAT_AHEAD if first is not None and first - RESEAT_AHEAD > view.now else None
-
-    def _is_due(self, view: PoolView, plan: PoolPlan, version: int) -> bool:
-        first = _first_start_at(view, plan)
-        before, known = self._last_looks.get(view.pool.metadata.uid, (None, -1))
-        rested = before is None or view.now >= before + RESEAT_INTERVAL
-        movable = view.pool.spec.policy in OPENING_POLICIES and not view.is_ending
-        return movable and rested and known != version and first is not None and first <= view.now + RESEAT_AHEAD
-
-
-def find_better_seats(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequence[Sequence[SeatChange]]:
-    """Return the steps that move claims to better seats, if a worker can still be started for them in time."""
-    row = PoolSnapshot(view.pool, view.template, filled)
-    near = view.claims.starting_before(view.now + RESEAT_HORIZON)
-    seats = seats_of(row, [(one.number, one.held) for one in near], view.terms)
-    if seats is None:
-        return ()
-    rules = PromiseRules(
-        now=view.now,
-        policy=view.pool.spec.policy,
-        usable=usable_seats(row, view.now, view.terms),
-        hours=view.pool.spec.allowed_hours,
-    )
-    steps = repack_seats(seats, rules=rules, since=view.now + view.lead + RESEAT_MARGIN, looks=SEARCH_LIMIT)
-    return [[_seat_change(move) for move in step] for step in steps]
-
-
-def _seat_change(move: SeatMove) -> SeatChange:
-    """Return the change of a booking's claim, which has a number if it is a reservation's."""
-    booking, _, number = move.held.holder.partition("/")[2].partition("#")
-    return SeatChange(booking=booking, after=move.after, number=int(number) if number else None)
-
-
-def _first_start_at(view: PoolView, plan: PoolPlan) -> datetime | None:
-    return min((one.start_by for one in plan.next.values() if one.start_by > view.now), default=None)

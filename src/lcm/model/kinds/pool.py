@@ -161,6 +161,21 @@ class PoolCapacitySummary(Part):
     memory_utilization: Fraction | None = None
 
 
+class PoolPacking(Part):
+    """How well what is booked on a pool from `at` to `until` is packed.
+
+    Machines run for `machine_hours` for that, besides those that always run; no plan needs less than
+    `least_machine_hours`. `moved` claims changed their planned workers.
+    """
+
+    at: Moment
+    until: Moment
+    claims: Count
+    moved: Count
+    machine_hours: float
+    least_machine_hours: float
+
+
 class LabWorkerPoolStatus(Status):
     """The observed state of a pool.
 
@@ -175,6 +190,7 @@ class LabWorkerPoolStatus(Status):
     boot_seconds: Annotated[tuple[Count, ...], msgspec.Meta(max_length=BOOTS_KEPT)] = ()
     boots_counted_until: Moment | None = None
     decisions: tuple[ScalingDecision, ...] = ()
+    packing: PoolPacking | None = None
     scaled_up_at: Moment | None = None
     scaled_down_at: Moment | None = None
     last_error: Text = ""

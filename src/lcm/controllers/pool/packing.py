@@ -1,0 +1,240 @@
+"""Keeps what is booked well packed: claims change their seats so that machines run for a shorter time.
+
+A booking gets its seat before later ones are known. A promise is of capacity and not of a seat, so until machines
+start, all claims of a pool are packed again as one problem (`placement.pack_problem`): before each launch, and after
+many changes. That may take many seconds, and is done beside the looks at pools, one pool at a time, where the `pack`
+given to the controller does it. The control plane checks and commits each step as a whole, so bookings that come
+meanwhile, another leader and the end of the process leave every booking with a seat that takes it. What is refused is
+packed again later.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final, NamedTuple
+
+import structlog
+
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, ref_of
+from lcm.controllers.pool.demand import PoolPlan
+from lcm.controllers.pool.index import PoolRef
+from lcm.controllers.pool.view import PoolView
+from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime
+from lcm.model.base.capacity import ZERO_AMOUNT
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Conflict, NoRoom
+from lcm.model.kinds.placement import SeatChange
+from lcm.model.kinds.pool import LabWorkerPool, PoolPacking
+from lcm.model.kinds.worker import LabWorker
+from lcm.placement.limits import OPENING_POLICIES
+from lcm.placement.pack import MOST_STEPS
+from lcm.placement.pack_board import PackTerms
+from lcm.placement.pack_problem import STEPS_PER_CLAIM, PackAnswer, PackProblem, SeatedClaim, solve_packing
+from lcm.placement.pack_steps import SeatMove
+from lcm.placement.places import PoolSnapshot, SeatShapes, seat_shapes
+from lcm.placement.seats import smaller_amount
+
+PACK_AHEAD: Final = timedelta(minutes=10)
+"""Claims are packed this long before the first of their workers is started, when most bookings are known."""
+PACK_MARGIN: Final = timedelta(minutes=5)
+"""A claim that begins this soon after a boot stays where it is: its worker is about to be started."""
+PACK_INTERVAL: Final = timedelta(minutes=5)
+MANY_CHANGES: Final = 50
+MANY_INTERVAL: Final = timedelta(minutes=30)
+"""Without a launch, claims are packed when at least so many, and a tenth of all, changed, and not more often."""
+HORIZON: Final = timedelta(days=7)
+"""Claims that begin later are left for later."""
+MOST_CLAIMS: Final = 20_000
+MOVE_PRICE: Final = timedelta(minutes=1)
+"""A claim changes its seat only for this much machine time: moving is work as well."""
+STEP_PAUSE_SECONDS: Final = 0.05
+"""Between two steps bookings have their turn: each step holds the pool's guard."""
+MOST_REFUSED: Final = 3
+"""So many steps may be refused before the rest is given up: by then too much has changed."""
+_HOUR_MICROS: Final = 3_600_000_000
+_log: Final = structlog.get_logger()
+
+PackRunner = Callable[[PackProblem], Awaitable[PackAnswer]]
+"""Solves a problem, wherever that is done."""
+
+
+async def pack_here(problem: PackProblem) -> PackAnswer:
+    """Solve a problem in this process: in virtual time, where computing takes none."""
+    return solve_packing(problem)
+
+
+class _LastPacking(NamedTuple):
+    """When a pool was packed last, and the version of its claims that this has led to."""
+
+    at: datetime
+    version: int
+
+
+class SeatPacker:
+    """Packs the claims of pools. What it remembers is only to do it seldom: a new leader begins anew."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        cache: Cache,
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+        pack: PackRunner,
+    ) -> None:
+        self._plane = plane
+        self._pack = pack
+        self._wake: Callable[[PoolRef], object] = lambda _: None
+        self._last: dict[str, _LastPacking] = {}
+        self._figures: dict[str, PoolPacking] = {}
+        self._wanted: dict[PoolRef, tuple[PoolView, Mapping[int, LabWorker]]] = {}
+        self._runtime = Runtime(
+            "seat-packer",
+            self._pack_pool,
+            cache,
+            LabWorkerPool,
+            clock=clock,
+            chance=chance,
+            concurrency=1,
+            resting=lambda _: DONE,
+            concerns=lambda _: False,
+        )
+
+    def subscribe(self, wake: Callable[[PoolRef], object]) -> None:
+        """Call `wake` from now on with each pool for which there are new figures."""
+        self._wake = wake
+
+    async def run(self) -> None:
+        """Pack the pools that it is asked for until cancelled, or until an error ends the term."""
+        await self._runtime.run()
+
+    def consider(self, view: PoolView, plan: PoolPlan) -> None:
+        """Have the claims of a pool packed soon, if a launch is near or much has changed since they were."""
+        if self._is_due(view, plan):
+            self._last[view.pool.metadata.uid] = _LastPacking(view.now, view.claims.version)
+            ref = ref_of(view.pool)
+            self._wanted[ref] = view, dict(plan.seats)
+            self._runtime.enqueue(ref)
+
+    def figures_of(self, pool: LabWorkerPool) -> PoolPacking | None:
+        """Return how well a pool is packed, as it was when it was packed last; None if nobody knows."""
+        return self._figures.get(pool.metadata.uid, pool.status.packing)
+
+    def next_look(self, view: PoolView, plan: PoolPlan) -> datetime | None:
+        """Return when to look at a pool if nothing changes before; None means never."""
+        first = _first_start(view, plan)
+        return first - PACK_AHEAD if first is not None and first - PACK_AHEAD > view.now else None
+
+    def forget_all_but(self, alive: Collection[str]) -> None:
+        """Forget what is remembered about pools that no longer exist."""
+        for kept in (self._last, self._figures):
+            for uid in kept.keys() - alive:
+                del kept[uid]
+
+    def _is_due(self, view: PoolView, plan: PoolPlan) -> bool:
+        if view.pool.spec.policy not in OPENING_POLICIES or view.is_ending:
+            return False
+        first, version = _first_start(view, plan), view.claims.version
+        before = self._last.setdefault(view.pool.metadata.uid, _LastPacking(view.now - PACK_INTERVAL, 0))
+        if first is not None and first <= view.now + PACK_AHEAD:
+            return version != before.version and view.now >= before.at + PACK_INTERVAL
+        many = max(MANY_CHANGES, len(view.claims) // 10)
+        return version - before.version >= many and view.now >= before.at + MANY_INTERVAL
+
+    async def _pack_pool(self, ref: PoolRef) -> Requeue:
+        """Find better seats for the claims of a pool, and move them step by step."""
+        view, filled = self._wanted.pop(ref, (None, {}))
+        problem = make_problem(view, filled) if view is not None else None
+        if view is None or problem is None:
+            return DONE
+        uid, version = view.pool.metadata.uid, view.claims.version
+        answer = await self._pack(problem)
+        moved = await self._take_steps(ref, answer.steps)
+        self._last[uid] = _LastPacking(view.now, version + moved)
+        self._figures[uid] = _make_figures(view, problem, answer, moved)
+        self._wake(ref)
+        return DONE
+
+    async def _take_steps(self, ref: PoolRef, steps: Sequence[Sequence[SeatMove]]) -> int:
+        """Move claims; return how many were moved. What has changed meanwhile is refused and stays."""
+        moved = refused = 0
+        for step in steps:
+            try:
+                await self._plane.reseat(ref, [_seat_change(move) for move in step])
+                moved += len(step)
+            except (NoRoom, Conflict) as error:
+                _log.info("claims stay where they are", pool=str(ref), claims=len(step), error=str(error))
+                refused += 1
+                if refused == MOST_REFUSED:
+                    break
+            await asyncio.sleep(STEP_PAUSE_SECONDS)
+        if moved:
+            _log.info("claims moved to other planned workers", pool=str(ref), claims=moved, refused=refused)
+        return moved
+
+
+def make_problem(view: PoolView, filled: Mapping[int, LabWorker]) -> PackProblem | None:
+    """Return the claims of a pool as a packing problem; None if nothing can move, or the size of a seat is not known.
+
+    A claim that begins so soon that its worker is about to start, or is there, keeps its seat.
+    """
+    shapes = seat_shapes(PoolSnapshot(view.pool, view.template, filled), view.terms)
+    if shapes is None:
+        return None
+    since = view.now + view.lead + PACK_MARGIN
+    near = sorted(view.claims.starting_before(view.now + HORIZON), key=lambda one: one.held.claim.start)
+    claims = [
+        SeatedClaim(
+            one.held.holder,
+            one.held.claim,
+            one.number,
+            one.held.claim.start < since or one.worker_id is not None,
+        )
+        for one in islice((one for one in near if one.held.claim.end > view.now), MOST_CLAIMS)
+    ]
+    movable = sum(not one.fixed for one in claims)
+    if not movable or len(claims) == 1:
+        return None
+    terms = _make_terms(shapes, max(one.seat for one in claims))
+    return PackProblem(terms, claims, min(MOST_STEPS, STEPS_PER_CLAIM * movable), view.claims.version)
+
+
+def _make_terms(shapes: SeatShapes, highest: int) -> PackTerms:
+    """Return what a pool is packed by. Nothing comes onto seats that hold less than the others, or are too many."""
+    less = {
+        number
+        for number, own in shapes.own.items()
+        if smaller_amount(shapes.room, own) != shapes.room or shapes.taken[number] != ZERO_AMOUNT
+    }
+    seats = max(shapes.most, highest)
+    closed = {*range(shapes.most + 1, seats + 1), *(number for number in less if number <= seats)}
+    standing = frozenset(number for number in shapes.always if number <= seats)
+    return PackTerms(
+        shapes.room, seats, shapes.lead, move_price=MOVE_PRICE, standing=standing, closed=frozenset(closed)
+    )
+
+
+def _make_figures(view: PoolView, problem: PackProblem, answer: PackAnswer, moved: int) -> PoolPacking:
+    wanted = sum(map(len, answer.steps))
+    reached = answer.after if moved == wanted else answer.before
+    return PoolPacking(
+        at=view.now,
+        until=view.now + HORIZON,
+        claims=len(problem.claims),
+        moved=moved,
+        machine_hours=round(reached / _HOUR_MICROS, 1),
+        least_machine_hours=round(min(answer.bound, reached) / _HOUR_MICROS, 1),
+    )
+
+
+def _seat_change(move: SeatMove) -> SeatChange:
+    """Return the change of a booking's claim, which has a number if it is a reservation's."""
+    booking, _, number = move.holder.partition("/")[2].partition("#")
+    return SeatChange(booking=booking, after=move.after, number=int(number) if number else None)
+
+
+def _first_start(view: PoolView, plan: PoolPlan) -> datetime | None:
+    """Return when the next worker of a pool is to be started; None if that is not known."""
+    return min((one.start_by for one in plan.next.values() if one.start_by > view.now), default=None)

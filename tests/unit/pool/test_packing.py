@@ -1,0 +1,203 @@
+"""Better seats before workers are launched: fewer of them, for the same bookings."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+import pytest
+import structlog
+
+from harness import given
+from harness.scheduler_world import HOUR, MINUTE, Pools, names
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.controllers.pool.demand import plan
+from lcm.controllers.pool.index import PoolClaims, SeatClaim
+from lcm.controllers.pool.packing import (
+    HORIZON,
+    MANY_CHANGES,
+    MOST_REFUSED,
+    SeatPacker,
+    _LastPacking,
+    _seat_change,
+    make_problem,
+    pack_here,
+)
+from lcm.controllers.pool.view import PoolView
+from lcm.model.base.capacity import Claim
+from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.placement import SeatChange
+from lcm.model.kinds.pool import LabWorkerPool, PoolPhase, ScalingPolicy
+from lcm.model.kinds.reservation import Reservation, ReservationSpec
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.placement.claims import Terms
+from lcm.placement.pack_problem import solve_packing
+from lcm.placement.pack_steps import SeatMove
+from lcm.placement.request import HeldClaim
+from lcm.sim.time.loop import run
+
+NOW = given.moment("08:00")
+
+
+@pytest.fixture(autouse=True)
+def without_logs() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+def claimed(number: int, start: str, end: str, holder: str) -> SeatClaim:
+    span = Claim(start=given.moment(start), end=given.moment(end), need=given.amount())
+    return SeatClaim(number, HeldClaim(f"default/{holder}", span))
+
+
+def view(*claims: SeatClaim, now: datetime = NOW, **fields: object) -> PoolView:
+    pool = given.pool(**{"min_workers": 0, "max_workers": 3, "phase": PoolPhase.READY} | fields)
+    return PoolView(pool, given.template(), now, Terms(), PoolClaims(claims))
+
+
+APART = (claimed(1, "10:00", "12:00", "s1"), claimed(2, "10:00", "12:00", "r1#3"))
+
+
+def better_seats(seen: PoolView, filled: Mapping[int, LabWorker] | None = None) -> list[list[SeatChange]]:
+    """Return what a packer would ask for."""
+    problem = make_problem(seen, filled or {})
+    steps = solve_packing(problem).steps if problem else ()
+    return [[_seat_change(move) for move in step] for step in steps]
+
+
+def test_claims_of_sessions_and_reservations_move_to_where_fewer_workers_run() -> None:
+    assert better_seats(view(*APART)) == [[SeatChange(booking="r1", after=1, number=3)]]
+
+
+def test_what_begins_so_soon_that_its_worker_is_started_stays() -> None:
+    assert better_seats(view(*APART, now=given.moment("09:31"))) == []
+
+
+def test_what_begins_much_later_has_time() -> None:
+    assert better_seats(view(*APART, now=given.moment("09:00", day=-8))) == []
+
+
+def test_what_has_a_worker_stays() -> None:
+    first, second = APART
+    placed = [SeatClaim(one.number, one.held, worker_id="w") for one in (first, second)]
+    assert better_seats(view(*placed)) == []
+
+
+def test_nothing_comes_onto_a_worker_that_is_smaller_or_has_labs_of_others() -> None:
+    small = given.worker(phase=WorkerPhase.ACTIVE, capacity=given.amount(cpu_millis=1))
+    whole = given.worker(phase=WorkerPhase.ACTIVE, capacity=given.machine())
+    problem = make_problem(view(*APART), {1: small, 3: whole})
+    assert problem is not None
+    assert problem.terms.closed == {1}
+
+
+def test_claims_on_seats_beyond_the_pools_most_stay_there() -> None:
+    problem = make_problem(view(*APART, claimed(5, "10:00", "12:00", "s5")), {})
+    assert problem is not None
+    assert problem.terms.seats == 5
+    assert problem.terms.closed == {4, 5}
+
+
+def packer(world: Pools) -> SeatPacker:
+    plane = world.plane(POOL_CONTROLLER)
+    return SeatPacker(plane, Cache(plane), clock=world.clock, chance=world.half, pack=pack_here)
+
+
+def test_claims_are_packed_shortly_before_a_launch_and_only_when_they_changed() -> None:
+    async def life() -> None:
+        packing = packer(Pools())
+        early = view(*APART)
+        assert packing.next_look(early, plan(early)) == given.moment("09:25")
+        assert not packing._is_due(early, plan(early))
+        near = view(*APART, now=given.moment("09:26"))
+        packing.consider(near, plan(near))
+        assert list(packing._wanted) == [ref_of(near.pool)]
+        other = view(*APART, claimed(3, "12:00", "13:00", "s3"), now=given.moment("09:29"))
+        assert not packing._is_due(other, plan(other))
+        again = view(*APART, now=given.moment("09:31"))
+        assert not packing._is_due(again, plan(again))
+        other = view(*APART, claimed(3, "12:00", "13:00", "s3"), now=given.moment("09:31"))
+        assert packing._is_due(other, plan(other))
+
+    run(life)
+
+
+def test_claims_are_packed_after_many_changes_as_well() -> None:
+    async def life() -> None:
+        packing, uid = packer(Pools()), view().pool.metadata.uid
+        many = [claimed(1, "20:00", "21:00", f"s{number}") for number in range(MANY_CHANGES)]
+        for known, minutes, due in ((0, 40, True), (1, 40, False), (0, 20, False)):
+            packing._last[uid] = _LastPacking(NOW - timedelta(minutes=minutes), known)
+            assert packing._is_due(view(*many), plan(view(*many))) is due
+
+    run(life)
+
+
+@pytest.mark.parametrize("fields", [{"policy": ScalingPolicy.NONE}, {"phase": PoolPhase.DRAINING}])
+def test_a_pool_that_opens_no_seats_moves_nobody(fields: dict[str, object]) -> None:
+    async def life() -> None:
+        near = view(*APART, now=given.moment("09:26"), **fields)
+        assert not packer(Pools())._is_due(near, plan(near))
+
+    run(life)
+
+
+def test_after_a_cancellation_one_worker_is_launched_where_two_were_booked() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found(cpu=20)
+        start = world.clock.now() + 3 * HOUR
+        async with world.following():
+            for name in ("s1", "s2"):
+                await world.book(name, start)
+            spec = ReservationSpec(
+                definition="basics:1.0.0", timeslot_start=start, timeslot_end=start + 2 * HOUR, count=1
+            )
+            group = await world.otto.create(Reservation(metadata=Metadata(name="group"), spec=spec))
+            assert [one.seat.number for one in group.status.held if one.seat] == [2]
+            await world.otto.delete(Ref(LabletSession, "s2"))
+            await asyncio.sleep((3 * HOUR - 39 * MINUTE).total_seconds())
+            assert names(await world.workers()) == ["ccna-1"]
+            moved = await world.otto.get(Ref(Reservation, "group"))
+            assert moved is not None
+            assert [one.seat.number for one in moved.status.held if one.seat] == [1]
+
+    run(life)
+
+
+def test_what_the_plane_refuses_is_left_where_it_is() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found(cpu=20)
+        async with world.booking():
+            await world.book("s1", world.clock.now() + 3 * HOUR)
+            packing, ref = packer(world), Ref(LabWorkerPool, "ccna")
+            steps = [[SeatMove("default/s1", 2, 3), SeatMove("default/gone", 1, 2)], [SeatMove("default/s1", 1, 2)]]
+            assert await packing._take_steps(ref, steps) == 1
+            assert await packing._take_steps(ref, [*[[SeatMove("default/gone", 1, 2)]] * MOST_REFUSED, *steps]) == 0
+            kept = await world.otto.get(Ref(LabletSession, "s1"))
+            assert kept is not None
+            assert kept.status.seat is not None
+            assert kept.status.seat.number == 2
+
+    run(life)
+
+
+def test_the_operator_reads_how_well_a_pool_is_packed() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found(cpu=20)
+        start = world.clock.now() + 3 * HOUR
+        async with world.following():
+            for name in ("s1", "s2", "s3", "s4"):
+                await world.book(name, start)
+            await world.otto.delete(Ref(LabletSession, "s1"))
+            await asyncio.sleep((3 * HOUR - 45 * MINUTE).total_seconds())
+            packing = (await world.pool()).status.packing
+            assert packing is not None
+            assert (packing.claims, packing.until - packing.at) == (3, HORIZON)
+            assert 0 < packing.least_machine_hours <= packing.machine_hours
+
+    run(life)
