@@ -12,6 +12,7 @@ from lcm.control.plane.protocol import Extend, Ref
 from lcm.model.access.identity import Caller
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
+from lcm.model.kinds.pool import PoolPacking
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SchedulerSettings
 from lcm.placement.seats import Seats
@@ -58,6 +59,16 @@ def test_seats_come_pool_by_pool_and_workers_outside_of_pools_last() -> None:
         assert names(second) == []
         assert names(extra) == [("LabletSession", "on-stray", "bob")]
         assert (view.since, view.until, view.rows_left_off) == (NOW, NOW + DAY, 0)
+
+    attended(look)
+
+
+def test_staff_see_how_well_a_pool_is_packed() -> None:
+    async def look(counter: Counter) -> None:
+        packing = PoolPacking(at=NOW, until=NOW + DAY, claims=2, moved=1, machine_hours=4.5, least_machine_hours=4)
+        await counter.put(counter_lab(), given.template(), W1, pool(W1, packing=packing))
+        assert (await shown(counter, OTTO)).packing == {"default/ccna": packing}
+        assert (await shown(counter, ADA)).packing == {}
 
     attended(look)
 

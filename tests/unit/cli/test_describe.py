@@ -19,7 +19,7 @@ from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Owner, Truth
-from lcm.model.kinds.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
+from lcm.model.kinds.pool import PoolCapacitySummary, PoolPacking, PoolPhase, ScalingDecision
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Recurrence, ReservationPhase
 from lcm.model.kinds.session import Progress, SchedulingDecision, SessionPhase, Waiting
@@ -116,7 +116,17 @@ def test_a_pool_tells_its_newest_decisions_and_why(monkeypatch: pytest.MonkeyPat
         for n in range(5)
     )
     summary = PoolCapacitySummary(workers=3, ready_workers=2)
-    lines = told(given.pool(phase=PoolPhase.READY, decisions=decisions, summary=summary), monkeypatch)
+    packing = PoolPacking(
+        at=given.moment("08:00"),
+        until=given.moment("08:00", day=7),
+        claims=120,
+        moved=9,
+        machine_hours=1214.25,
+        least_machine_hours=1097,
+    )
+    pool = given.pool(phase=PoolPhase.READY, decisions=decisions, summary=summary, packing=packing)
+    lines = told(pool, monkeypatch)
+    assert "takes 1,214.2 machine-hours, besides the workers that always run" in " ".join(" ".join(lines).split())
     assert "Workers:      2 ready of 3, from 1 to 10" in lines
     assert [line.strip() for line in lines if "why" in line][:3] == [
         "Decisions:    none 6m ago: why 4",

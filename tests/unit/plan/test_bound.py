@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.suite import for_all
 from lcm.model.base.capacity import Amount, Claim, Profile, can_accommodate
-from lcm.sim.plan.results import PricedMachine, bound_of, machines_needed
+from lcm.sim.plan.results import PricedMachine, bound_of
 
 NINE = datetime(2027, 3, 1, 9, tzinfo=UTC)
 MACHINE = Amount(cpu_millis=48_000, memory_mb=192_000, storage_mb=250_000, nodes=200, ports=6000, labs=20)
@@ -30,7 +30,11 @@ def test_the_bound_of_a_weekend_is_what_it_is_by_hand() -> None:
 def test_the_fullest_dimension_counts() -> None:
     # 10 labs of 40 GB are 400 GB on machines of 192: 3 machines, though 40 CPU would fit into one.
     assert bound_of({"a": [claim(0, 1, 4, 40)] * 10}, {"a": [PricedMachine(MACHINE, None)]}).peak == 3
-    assert machines_needed(Amount(labs=21), MACHINE) == 2
+    assert bound_of({"a": [claim(0, 1, 0)] * 21}, {"a": [PricedMachine(MACHINE, None)]}).peak == 2
+
+
+def test_a_machine_holds_one_lab_of_more_than_half_of_it() -> None:
+    assert bound_of({"a": [claim(0, 1, 25)] * 3}, {"a": [PricedMachine(MACHINE, None)]}).peak == 3
 
 
 def test_an_unknown_price_leaves_the_cost_open() -> None:

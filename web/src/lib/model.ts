@@ -14,6 +14,7 @@ export type SlotOffer = Schemas["SlotOffer"];
 export type SlotOffers = Schemas["SlotOffers"];
 export type CalendarView = Schemas["CalendarView"];
 export type CalendarRow = Schemas["CalendarRow"];
+export type PoolPacking = Schemas["PoolPacking"];
 export type Booked = Schemas["Booked"];
 export type Reservation = Schemas["Reservation"];
 export type CostTotal = Schemas["CostTotal"];

@@ -1,5 +1,5 @@
 /** Pools in words: why they did something or nothing, what they may do, and what they have promised. Pure. */
-import type { CalendarView, LabWorkerPool, PoolRow, SessionRow, WorkerRow } from "./model";
+import type { CalendarView, LabWorkerPool, PoolPacking, PoolRow, SessionRow, WorkerRow } from "./model";
 import { capitalise, count, saySpan } from "./words";
 
 const POLICIES: Record<string, string> = {
@@ -47,6 +47,14 @@ export function sayBoots(seconds: readonly number[]): string {
   const sorted = [...seconds].sort((a, b) => a - b);
   const middle = sorted[Math.floor(sorted.length / 2)] ?? 0;
   return `${saySpan(middle * 1000)} (median of ${sorted.length}), ${saySpan((sorted.at(-1) ?? 0) * 1000)} at most`;
+}
+
+/** Say how long machines run for what is booked on some pools, and for how long they must by any plan. */
+export function sayPacking(pools: readonly PoolPacking[]): string {
+  const sum = (of: (one: PoolPacking) => number): string =>
+    pools.reduce((total, one) => total + of(one), 0).toLocaleString(undefined, { maximumFractionDigits: 1 });
+  const [taken, least] = [sum((one) => one.machine_hours), sum((one) => one.least_machine_hours)];
+  return `What is booked for the next 7 days takes ${taken} machine-hours; no plan needs less than ${least}.`;
 }
 
 export interface Spending {

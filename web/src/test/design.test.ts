@@ -9,7 +9,7 @@ import {
   sayVersions,
 } from "../lib/definitions";
 import { chooseLines, messageOf, withMessages } from "../lib/lines";
-import { promisesOf, sayHours } from "../lib/pools";
+import { promisesOf, sayHours, sayPacking } from "../lib/pools";
 import { saySentence } from "../lib/words";
 import { alignSteps, countOpen, wantedSteps } from "../lib/series";
 
@@ -130,5 +130,16 @@ test("a pool's promises, hours and reasons in words", () => {
     allowed_hours: { start_hour: 6, end_hour: 22, time_zone: "UTC" },
   };
   expect(sayHours(spec as Parameters<typeof sayHours>[0])).toBe("from 06:00 to 22:00, UTC");
+  const packing = {
+    at: slot.start,
+    until: slot.end,
+    claims: 9,
+    moved: 2,
+    machine_hours: 107,
+    least_machine_hours: 98.5,
+  };
+  expect(sayPacking([packing, packing])).toBe(
+    "What is booked for the next 7 days takes 214 machine-hours; no plan needs less than 197.",
+  );
   expect(saySentence("no planned worker needs a machine")).toBe("No planned worker needs a machine.");
 });

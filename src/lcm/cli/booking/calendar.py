@@ -20,6 +20,7 @@ from lcm.cli.output.times import format_minutes, parse_moment
 from lcm.cli.output.zone import Zone, current_zone
 from lcm.control.plane.protocol import Plane
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView
+from lcm.model.kinds.pool import describe_packing
 from lcm.system.clock import SystemClock
 
 _CELLS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440))
@@ -128,6 +129,9 @@ def draw_calendar(view: CalendarView, sight: DrawingContext, *, with_namespace: 
         yield f"{label:<{indent}}{_colour_cells(draw_row(row, span, sight.caller, signs))}"
     if view.rows_left_off:
         yield f"and {view.rows_left_off} more planned workers; `-n NS` or `--pool NAME` shows fewer"
+    for pool, packing in sorted(view.packing.items()):
+        name = pool if with_namespace else pool.partition("/")[2]
+        yield from render.wrap_text(f"{name}: {describe_packing(packing)}", sight.room)
     yield ""
     long = format_minutes(span.cell // timedelta(minutes=1))
     zone_name = zone.name or f"{zone.local(now):%Z}"

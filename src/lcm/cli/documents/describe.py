@@ -25,7 +25,7 @@ from lcm.cli.output.table import Column, TextTable
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate, describe_packing
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation, ReservationClaim
 from lcm.model.kinds.session import LabletSession, SessionCondition, describe_drift, get_claim
@@ -223,6 +223,8 @@ def _pool_lines(pool: LabWorkerPool, now: datetime) -> Iterator[LabelledText]:
         f"{summary.ready_workers} ready of {summary.workers}, from {spec.min_workers} to {spec.max_workers}",
     )
     yield "Policy", f"{spec.policy}, template {spec.template}, track {spec.lab_track}"
+    if packing := pool.status.packing:
+        yield "Packing", describe_packing(packing)
     decisions = reversed(pool.status.decisions[-_DECISIONS:])
     yield from label_first(
         "Decisions", (f"{one.action} {render.format_age(one.at, now)} ago: {one.reason}" for one in decisions)

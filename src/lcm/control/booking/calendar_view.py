@@ -4,7 +4,7 @@ Everybody sees when something is taken; by whom, only those who may see the book
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -20,7 +20,7 @@ from lcm.model.access.identity import SEES_ALL, Caller, can_see
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.placement import MAX_BOOKED, MAX_ROWS, Booked, CalendarRow, CalendarView, Slot
-from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.pool import LabWorkerPool, PoolPacking
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import LabWorker
@@ -59,7 +59,8 @@ async def show_calendar(
     guards = await read_guards(writer.store, *(pool_guard_key(ref_of(row.pool)) for row in known.pools(namespace)))
     await known.wait_for_revision(guards.revision)
     rows, booked, left_off, time_slice = list[CalendarRow](), 0, 0, TimeSlice()
-    seats = _pool_seats(known, namespace, detailed=writer.caller.role in SEES_ALL)
+    detailed = writer.caller.role in SEES_ALL
+    seats = _pool_seats(known, namespace, detailed=detailed)
     for line in (*seats, *_unpooled_workers(known, namespace)):
         if len(rows) >= MAX_ROWS or booked >= MAX_BOOKED:
             left_off += 1
@@ -67,7 +68,13 @@ async def show_calendar(
         rows.append(_calendar_row(known, line, writer.caller, since, until))
         booked += len(rows[-1].booked)
         await time_slice.yield_if_over()
-    return CalendarView(since=since, until=until, rows=tuple(rows), rows_left_off=left_off)
+    packing = _packing_by_pool(known, namespace) if detailed else {}
+    return CalendarView(since=since, until=until, rows=tuple(rows), rows_left_off=left_off, packing=packing)
+
+
+def _packing_by_pool(known: Calendar, namespace: str | None) -> Mapping[str, PoolPacking]:
+    pools = (row.pool for row in known.pools(namespace))
+    return {f"{one.metadata.namespace}/{one.metadata.name}": one.status.packing for one in pools if one.status.packing}
 
 
 def _pool_seats(known: Calendar, namespace: str | None, *, detailed: bool) -> Iterator[_CalendarSeat]:

@@ -4,11 +4,13 @@ The scheduler and the pool controller send them, people who ask about a booking 
 control plane's protocol.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
 from lcm.model.base.resource import Count, Fraction, Minutes, Moment, Name, Part, Positive, Region, ShortText, Text
+from lcm.model.kinds.pool import PoolPacking
 from lcm.model.kinds.session import PortNumber, SchedulingDecision, Seat, Waiting
 from lcm.model.money.billing import Usd
 
@@ -188,3 +190,5 @@ class CalendarView(Part):
     until: Moment
     rows: Annotated[tuple[CalendarRow, ...], msgspec.Meta(max_length=MAX_ROWS)]
     rows_left_off: Count = 0
+    packing: Mapping[str, PoolPacking] = {}
+    """How well the bookings of each pool are packed, by namespace and name ("default/ccna"), for staff."""

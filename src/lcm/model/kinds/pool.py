@@ -246,6 +246,16 @@ def with_decision(decisions: tuple[ScalingDecision, ...], new: ScalingDecision) 
     return (*decisions, new)[-DECISIONS_KEPT:]
 
 
+def describe_packing(packing: PoolPacking) -> str:
+    """Return in words how well what is booked is packed."""
+    days = round((packing.until - packing.at) / timedelta(days=1))
+    return (
+        f"what is booked in the {days} days from {packing.at:%d %b %H:%M} UTC takes {packing.machine_hours:,.1f} "
+        "machine-hours, besides the workers that always run; no plan needs less than "
+        f"{packing.least_machine_hours:,.1f}"
+    )
+
+
 _WITHOUT_MACHINE: Final = frozenset(
     {WorkerPhase.PENDING, WorkerPhase.STOPPED, WorkerPhase.TERMINATED, WorkerPhase.FAILED}
 )

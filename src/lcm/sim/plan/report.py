@@ -14,7 +14,8 @@ _MOST_SHOWN: Final = 10
 _NAME_WIDTH: Final = 27
 _NOTE: Final = (
     "Machine-hours are what the cloud bills, from running to shutting down: boots ahead of slots and clean-ups after "
-    "them are in it. The lower bound counts slots alone, packed as if labs could be cut: no schedule needs less."
+    "them are in it. The lower bound counts slots alone, packed as if labs could be cut except where a machine holds "
+    "only a few of them: no schedule needs less."
 )
 
 
@@ -70,8 +71,9 @@ def _overview(trials: Sequence[Trial]) -> Iterator[str]:
         cells = (str(trial.promised), str(trial.refusals), str(len(trial.late)), format_number(trial.hours))
         yield _table_row(last, *cells, format_number(trial.usd), str(trial.peak))
         bound = trial.bound
+        times = f" (x {trial.hours / bound.hours:.2f})" if bound.hours else ""
         yield _table_row(
-            "  lower bound", "", "", "", format_number(bound.hours), format_number(bound.usd), str(bound.peak)
+            f"  lower bound{times}", "", "", "", format_number(bound.hours), format_number(bound.usd), str(bound.peak)
         )
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
+from typing import Final
 
 import msgspec
 
-from lcm.model.base.capacity import DIMENSIONS, Amount, Claim, Profile
+from lcm.model.base.capacity import DIMENSIONS, Amount, Claim
+from lcm.placement.pack_bound import DemandSums, total_time
 from lcm.sim.plan.variant import Variant
+
+_MICROS: Final = 1_000_000
 
 
 class TrackBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,30 +58,20 @@ def bound_of(slots: Mapping[str, Iterable[Claim]], machines: Mapping[str, Sequen
 def _track_bound(claims: Iterable[Claim], machines: Sequence[PricedMachine]) -> TrackBound:
     if not machines:
         return TrackBound()
-    profile = Profile.of(claims)
     # Of several types, each counts as the largest in every dimension and as the cheapest, so that this stays a lower
     # bound.
     largest = Amount(**{name: max(getattr(one.capacity, name) for one in machines) for name in DIMENSIONS})
-    seconds, peak = 0, 0
-    for (since, until), level in zip(pairwise(profile.moments), profile.levels, strict=False):
-        count = machines_needed(level, largest)
-        seconds += count * _whole_seconds(since, until)
-        peak = max(peak, count)
+    sums = DemandSums(largest)
+    for one in claims:
+        sums.add(one)
+    counts = sums.count_machines()
+    seconds = total_time(counts, 0) // _MICROS
+    peak = max((one.machines for one in counts), default=0)
     hours = Decimal(seconds) / 3600
     prices = [one.hourly_usd for one in machines]
     known = [one for one in prices if one is not None]
     usd = hours * min(known) if len(known) == len(prices) else None
     return TrackBound(hours=hours, usd=usd, peak=peak)
-
-
-def machines_needed(load: Amount, capacity: Amount) -> int:
-    """Return how many machines a load needs at least, as if it could be split anywhere."""
-    counts = [-(-getattr(load, name) // getattr(capacity, name)) for name in DIMENSIONS if getattr(capacity, name) > 0]
-    return max(counts, default=0)
-
-
-def _whole_seconds(since: datetime, until: datetime) -> int:
-    return (until - since) // timedelta(seconds=1)
 
 
 class RefusedSessions(msgspec.Struct, frozen=True, kw_only=True):
