@@ -159,7 +159,9 @@ async def test_another_speed_changes_nothing_that_was(tmp_path: Path) -> None:
     assert cml_of(later, machine).pace.speed == 60
 
 
-BROKEN_PART = '{"form":1,"account":{"images":{},"machines":{"i-1":{}},"addresses":0},"launches":[],"taken":{},"hosts":{}}'
+BROKEN_PART = (
+    '{"form":1,"account":{"images":{},"machines":{"i-1":{}},"addresses":0},"launches":[],"taken":{},"hosts":{}}'
+)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"form":1', BROKEN_PART])
