@@ -43,13 +43,16 @@ class _Outline(msgspec.Struct, frozen=True):
     """The content of the file, of which the parts are yet to be decoded."""
 
     form: int
-    account: _AccountOutline
-    launches: tuple[msgspec.Raw, ...]
+    account: msgspec.Raw
+    launches: msgspec.Raw
     taken: dict[str, str]
-    hosts: dict[str, msgspec.Raw]
+    hosts: msgspec.Raw
 
 
 _decode_outline: Final = msgspec.json.Decoder(_Outline).decode
+_decode_account: Final = msgspec.json.Decoder(_AccountOutline).decode
+_decode_list: Final = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
+_decode_table: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_machine: Final = msgspec.json.Decoder(SimMachine).decode
 _decode_launch: Final = msgspec.json.Decoder(PastLaunch).decode
 _decode_host: Final = msgspec.json.Decoder(CmlSnapshot, dec_hook=decode_timeline).decode
@@ -58,13 +61,14 @@ _decode_host: Final = msgspec.json.Decoder(CmlSnapshot, dec_hook=decode_timeline
 def _decode(data: bytes) -> FleetContent:
     """Return the content. Raises msgspec.MsgspecError when it cannot be understood."""
     outline = _decode_outline(data)
-    machines = {name: _decode_machine(one) for name, one in outline.account.machines.items()}
+    account = _decode_account(outline.account)
+    machines = {name: _decode_machine(one) for name, one in account.machines.items()}
     return FleetContent(
         outline.form,
-        AccountState(outline.account.images, machines, outline.account.addresses),
-        tuple(_decode_launch(one) for one in outline.launches),
+        AccountState(account.images, machines, account.addresses),
+        tuple(_decode_launch(one) for one in _decode_list(outline.launches)),
         outline.taken,
-        {name: _decode_host(one) for name, one in outline.hosts.items()},
+        {name: _decode_host(one) for name, one in _decode_table(outline.hosts).items()},
     )
 
 
