@@ -20,7 +20,7 @@ import structlog
 
 from lcm.model.base.clock import Stopwatch
 from lcm.system.clock import SystemStopwatch, spare_from_collection
-from lcm.system.thread_times import BusyThreads, Moment, lost_between, moments
+from lcm.system.thread_times import Moment, busiest_since, lost_between, moments
 
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
@@ -29,8 +29,6 @@ _LOGGED_SECONDS: Final = 0.1
 _LOGGED_AGAIN_SECONDS: Final = 60.0
 """How long a hold must be to be logged, and after how long one of the same culprit is logged again."""
 _MOST_HOLDS: Final = 1_000
-_NOTED_LOOKS: Final = 10
-"""After how many looks the work of other threads is noted."""
 _OURS: Final = "lcm."
 _COLLECTION: Final = "garbage collection"
 _log: Final = structlog.get_logger()
@@ -56,7 +54,6 @@ class LoopWatch:
         self._read: Callable[[], Moment] = lambda: Moment(self._seconds())
         self._beaten = self._read()
         """When the loop last noted the time."""
-        self._others = BusyThreads()
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
         self._collecting_since: float | None = None
@@ -112,7 +109,7 @@ class LoopWatch:
         if self._collecting_since is not None:  # another thread's, which has yet to tell that it ended
             self._seen[_COLLECTION] += int((now - self._collecting_since) / _BEAT_SECONDS)
         seen, self._seen = self._seen, Counter()
-        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(held) or "unknown")
+        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(before, held) or "unknown")
         self.count += 1
         self.holds.append(hold)
         self.longest = max(self.longest, hold, key=lambda one: one.seconds)
@@ -135,24 +132,23 @@ class LoopWatch:
             spare_from_collection()
 
     def _look(self) -> None:
-        looks = 0
         while not self._stopped.wait(_BEAT_SECONDS):
-            silence, looks = self.silence(), looks + 1
+            silence = self.silence()
             if silence > HOLD_SECONDS and (culprit := self._name_culprit(silence)):
                 self._seen[culprit] += 1
-            elif looks % _NOTED_LOOKS == 0:
-                self._others.note()
 
     def _name_culprit(self, silence: float) -> str | None:
         """Return what the loop's thread does now; a loop that could go on, but does not, waits for another thread."""
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way
         if frame is None:
             return None
-        return (_is_selecting(frame) and self._name_other(silence)) or describe_frame(frame)
+        if frame.f_code is LoopWatch._on_collection.__code__:
+            return _COLLECTION
+        return (_is_selecting(frame) and self._name_other(self._beaten, silence)) or describe_frame(frame)
 
-    def _name_other(self, held: float) -> str | None:
-        """Return what the busiest other thread does, if it was busy for most of so many seconds."""
-        found = self._others.busiest(besides=self._thread_id)
+    def _name_other(self, since: Moment, held: float) -> str | None:
+        """Return what the thread does that was busiest besides the loop, if it was busy for most of so many seconds."""
+        found = busiest_since(since, besides=self._thread_id)
         if found is None or found[1] < held / 2:
             return None
         frame = sys._current_frames().get(found[0].ident or 0)  # noqa: SLF001 - the documented way

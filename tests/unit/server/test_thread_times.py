@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lcm.system.thread_times import BusyThreads, Moment, lost_between, moments
+from lcm.system.thread_times import Moment, ThreadTimes, busiest_since, lost_between, moments, times_of
 
 
 def table(*stolen: int) -> bytes:
@@ -15,7 +15,7 @@ def table(*stolen: int) -> bytes:
 
 
 def moment(at: float, *stolen: int, ran: float = 0.0, waited: float = 0.0, on: str = "0") -> Moment:
-    return Moment(at, ran, waited, on, table(*stolen))
+    return Moment(at, ThreadTimes(ran, waited), {}, on, table(*stolen))
 
 
 BEGIN = moment(10.0, 500, 700)
@@ -41,8 +41,33 @@ def test_time_is_lost_while_others_have_the_processor(after: Moment, lost: float
 
 @pytest.mark.parametrize("told", [b"", b"cpu  1 2\n", b"cpu  1 2 3 4\ncpu0 1 2 3 4\n"])
 def test_where_the_system_does_not_tell_what_was_stolen_nothing_was(told: bytes) -> None:
-    after = Moment(10.4, waited=0.1, processor="0", stolen=told)
+    after = Moment(10.4, ThreadTimes(waited=0.1), processor="0", stolen=told)
     assert lost_between(Moment(10.0, processor="0", stolen=told), after) == pytest.approx(0.1)
+
+
+LONG = 100
+"""So often wakes up who waits for Python's lock for half a second."""
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "lost"),
+    [
+        pytest.param(ThreadTimes(0, 0, LONG), [(0.5, 0.0)], 0.0, id="another thread computed"),
+        pytest.param(ThreadTimes(0, 0, LONG), [(0.1, 0.4)], 0.4, id="another thread had no processor"),
+        pytest.param(ThreadTimes(0, 0.1, LONG), [(0.1, 0.4)], 0.4, id="neither had one"),
+        pytest.param(ThreadTimes(0, 0, LONG), [(0.1, 0.2)], 0.2, id="another thread slept with the lock for a while"),
+        pytest.param(ThreadTimes(0, 0, LONG), [(0.1, 0.4), (0.3, 0.0)], 0.1, id="a third one computed meanwhile"),
+        pytest.param(ThreadTimes(0, 0, LONG), [(0.0, 0.0)], 0.0, id="another thread slept with the lock"),
+        pytest.param(ThreadTimes(0, 0, 1), [(0.1, 0.4)], 0.0, id="the step waited for something else"),
+        pytest.param(ThreadTimes(0.5, 0, LONG), [(0.1, 0.4)], 0.0, id="the step computed"),
+        pytest.param(ThreadTimes(0, 0, LONG), [], 0.0, id="it was alone"),
+    ],
+)
+def test_time_is_lost_while_the_holder_of_the_lock_has_no_processor(
+    own: ThreadTimes, others: list[tuple[float, float]], lost: float
+) -> None:
+    times = {number: ThreadTimes(*one) for number, one in enumerate(others)}
+    assert lost_between(Moment(10.0), Moment(10.5, own, times)) == pytest.approx(lost, abs=1e-6)
 
 
 def test_moments_tell_what_a_thread_ran() -> None:
@@ -54,27 +79,32 @@ def test_moments_tell_what_a_thread_ran() -> None:
         after = read()
     assert after.at - before.at >= 0.1
     if before.processor:
-        assert after.ran - before.ran >= 0.09
+        assert after.times.ran - before.times.ran >= 0.09
         assert lost_between(before, after) <= after.at - before.at - 0.09
 
 
 def test_the_busiest_thread_is_found() -> None:
-    over, threads = threading.Event(), BusyThreads()
+    over = threading.Event()
 
     def work() -> None:
         while not over.is_set():
             sum(range(100))
 
-    idle = threading.Thread(target=over.wait, name="idle")
-    busy = threading.Thread(target=work, name="busy")
-    threads.note()
-    for one in (idle, busy):
-        one.start()
-    time.sleep(0.5)
-    found = threads.busiest(besides=0)
-    over.set()
-    for one in (idle, busy):
-        one.join()
+    idle, busy = threading.Thread(target=over.wait), threading.Thread(target=work)
+    with moments(time.monotonic) as read:
+        before = read()
+        for one in (idle, busy):
+            one.start()
+        time.sleep(0.5)
+        after, found = read(), busiest_since(before, besides=0)
+        over.set()
+        for one in (idle, busy):
+            one.join()
+        gone = read()
     assert found is not None
-    assert found[0] is busy
-    assert 0.1 < found[1] < 60
+    if before.processor:
+        assert found[0] is busy
+        assert 0.1 < found[1] < 60
+        assert {idle.native_id, busy.native_id} <= after.others.keys()
+        assert not {idle.native_id, busy.native_id} & gone.others.keys()
+        assert times_of(0) == ThreadTimes()
