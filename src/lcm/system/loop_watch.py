@@ -1,19 +1,18 @@
 """The watch over an event loop: how long something held it, and what. Made by `compose`, read by `/metrics`.
 
 While a step runs, nobody else is served. The loop notes the time at short intervals; a thread sees when it does not,
-and looks at what the loop's thread is doing just then. Time in which other programs had the processors is no step's
-fault, and is not counted where the system tells it (Linux). `silence` also tells whether the loop reacts at all.
+and looks at what the loop's thread is doing just then, or the thread that keeps it from running. Time in which other
+programs or machines had the processor is no step's fault, and is not counted where the system tells it
+(`thread_times`). `silence` also tells whether the loop reacts at all.
 """
 
 import asyncio
 import gc
-import os
 import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
 
@@ -21,6 +20,7 @@ import structlog
 
 from lcm.model.base.clock import Stopwatch
 from lcm.system.clock import SystemStopwatch, spare_from_collection
+from lcm.system.thread_times import Moment, busiest_since, lost_between, moments
 
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
@@ -29,7 +29,6 @@ _LOGGED_SECONDS: Final = 0.1
 _LOGGED_AGAIN_SECONDS: Final = 60.0
 """How long a hold must be to be logged, and after how long one of the same culprit is logged again."""
 _MOST_HOLDS: Final = 1_000
-_STAT_BYTES: Final = 100
 _OURS: Final = "lcm."
 _COLLECTION: Final = "garbage collection"
 _log: Final = structlog.get_logger()
@@ -52,11 +51,9 @@ class LoopWatch:
     def __init__(self, stopwatch: Stopwatch | None = None) -> None:
         self._seconds = (stopwatch or SystemStopwatch()).seconds
         self._thread_id = 0
-        self._beaten_at = self._seconds()
+        self._read: Callable[[], Moment] = lambda: Moment(self._seconds())
+        self._beaten = self._read()
         """When the loop last noted the time."""
-        self._read_wait: Callable[[], float] = lambda: 0.0
-        self._waited = 0.0
-        """For how long its thread had waited for a processor by then."""
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
         self._collecting_since: float | None = None
@@ -72,11 +69,11 @@ class LoopWatch:
     @contextmanager
     def run(self) -> Iterator[None]:
         """Watch the running loop in the block."""
-        self._thread_id, self._beaten_at = threading.get_ident(), self._seconds()
+        self._thread_id = threading.get_ident()
         gc.callbacks.append(self._on_collection)
         thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
-        with _wait_reader() as self._read_wait:
-            self._waited = self._read_wait()
+        with moments(self._seconds) as self._read:
+            self._beaten = self._read()
             self._beat()
             thread.start()
             try:
@@ -88,7 +85,7 @@ class LoopWatch:
 
     def silence(self) -> float:
         """Return how many seconds ago the loop last reacted. Any thread may ask."""
-        return self._seconds() - self._beaten_at
+        return self._seconds() - self._beaten.at
 
     def longest_within(self, seconds: float) -> LoopHold | None:
         """Return the longest hold that ended within the last seconds; None if there was none."""
@@ -99,20 +96,20 @@ class LoopWatch:
 
     def _beat(self) -> None:
         if not self._stopped.is_set():
-            self._note(self._seconds())
+            self._note(self._read())
             asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._beat)
 
-    def _note(self, now: float) -> None:
-        waited = self._read_wait()
-        held = now - self._beaten_at - (waited - self._waited)
-        self._beaten_at, self._waited = now, waited
+    def _note(self, beaten: Moment) -> None:
+        before, self._beaten, now = self._beaten, beaten, beaten.at
+        passed = now - before.at
+        held = passed - lost_between(before, beaten) if passed >= HOLD_SECONDS else passed
         if held < HOLD_SECONDS:
             self._seen.clear()
             return
         if self._collecting_since is not None:  # another thread's, which has yet to tell that it ended
             self._seen[_COLLECTION] += int((now - self._collecting_since) / _BEAT_SECONDS)
         seen, self._seen = self._seen, Counter()
-        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else "unknown")
+        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(before, held) or "unknown")
         self.count += 1
         self.holds.append(hold)
         self.longest = max(self.longest, hold, key=lambda one: one.seconds)
@@ -136,19 +133,30 @@ class LoopWatch:
 
     def _look(self) -> None:
         while not self._stopped.wait(_BEAT_SECONDS):
-            if self.silence() > HOLD_SECONDS and (frame := sys._current_frames().get(self._thread_id)):  # noqa: SLF001 - the documented way
-                self._seen[describe_frame(frame)] += 1
+            silence = self.silence()
+            if silence > HOLD_SECONDS and (culprit := self._name_culprit(silence)):
+                self._seen[culprit] += 1
+
+    def _name_culprit(self, silence: float) -> str | None:
+        """Return what the loop's thread does now; a loop that could go on, but does not, waits for another thread."""
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way
+        if frame is None:
+            return None
+        if frame.f_code is LoopWatch._on_collection.__code__:
+            return _COLLECTION
+        return (_is_selecting(frame) and self._name_other(self._beaten, silence)) or describe_frame(frame)
+
+    def _name_other(self, since: Moment, held: float) -> str | None:
+        """Return what the thread does that was busiest besides the loop, if it was busy for most of so many seconds."""
+        found = busiest_since(since, besides=self._thread_id)
+        if found is None or found[1] < held / 2:
+            return None
+        frame = sys._current_frames().get(found[0].ident or 0)  # noqa: SLF001 - the documented way
+        return f"{describe_frame(frame)}, in thread {found[0].name}" if frame else None
 
 
-@contextmanager
-def _wait_reader() -> Iterator[Callable[[], float]]:
-    """Yield what tells for how many seconds this thread has waited for a processor; always 0 where nothing does."""
-    source = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-    if not source.exists():
-        yield lambda: 0.0
-        return
-    with source.open("rb") as file:
-        yield lambda: int(os.pread(file.fileno(), _STAT_BYTES, 0).split()[1]) / 1e9
+def _is_selecting(frame: FrameType) -> bool:
+    return (_module(frame), frame.f_code.co_name) == ("selectors", "select")
 
 
 def describe_frame(frame: FrameType) -> str:

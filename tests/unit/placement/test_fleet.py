@@ -159,7 +159,12 @@ async def test_another_speed_changes_nothing_that_was(tmp_path: Path) -> None:
     assert cml_of(later, machine).pace.speed == 60
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"form":1'])
+BROKEN_PART = (
+    '{"form":1,"account":{"images":{},"machines":{"i-1":{}},"addresses":0},"launches":[],"taken":{},"hosts":{}}'
+)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"form":1', BROKEN_PART])
 def test_a_file_that_cannot_be_read_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     file = tmp_path / "sim.json"
     file.write_text(text)

@@ -50,7 +50,7 @@ def knowing(instance_id: str = "", phase: WorkerPhase = WorkerPhase.READY) -> La
 def judged(
     *workers: LabWorker, owned: Sequence[Instance] = (), matching: Sequence[Instance] = (), region: str = HERE
 ) -> Mapping[str, Sequence[str]]:
-    found: Findings = InstanceSorter(region, workers, NOW).sort(owned, matching)
+    found: Findings = asyncio.run(InstanceSorter(region, NOW).sort(workers, owned, matching))
     lists = {
         "known": [one.instance_id for one in found.known],
         "strangers": [one.instance_id for one in found.unmanaged],

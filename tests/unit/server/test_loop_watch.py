@@ -52,6 +52,32 @@ async def test_a_loop_that_is_not_held_is_calm() -> None:
     assert watch.count <= 1  # the machine itself may be busy for a moment
 
 
+def occupy() -> None:
+    """Keep all other threads from running for some tenths of a second."""
+    sum(range(20_000_000))
+
+
+async def test_a_thread_that_lets_no_other_run_holds_the_loop_and_is_named() -> None:
+    watch = LoopWatch()
+    with watch.run():
+        for _ in range(3):
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(occupy)
+        await asyncio.sleep(0.05)
+    assert watch.longest.seconds > 0.1
+    assert any(one.culprit.startswith(f"{__name__}.occupy, in thread asyncio_") for one in watch.holds), watch.holds
+
+
+async def test_a_step_that_waits_holds_the_loop() -> None:
+    watch = LoopWatch()
+    with watch.run():
+        await asyncio.sleep(0.05)
+        time.sleep(1)  # noqa: ASYNC251 - it is to hold the loop
+        await asyncio.sleep(0.05)
+    assert watch.longest.seconds > 0.3  # others may have had the processor meanwhile
+    assert watch.longest.culprit.startswith(__name__)
+
+
 @pytest.mark.parametrize("thread", ["the loop's", "another"])
 async def test_a_garbage_collection_that_held_the_loop_is_told_and_what_survived_is_spared(thread: str) -> None:
     watch = LoopWatch()

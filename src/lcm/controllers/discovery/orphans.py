@@ -9,7 +9,7 @@ worker with the label `lcm/orphan-of` and an alert. So it is visible, monitored,
 like any other. It takes no sessions until a person says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,6 +20,7 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.providers.protocols.compute import ENDING, OWNER_TAG, WORKER_TAG, Instance
+from lcm.system.tasks import TimeSlice
 
 GRACE: Final = timedelta(minutes=10)
 """How long an instance of ours may run without a record: launches are recorded within seconds."""
@@ -75,24 +76,42 @@ class Findings:
 class InstanceSorter:
     """Sorts the instances of one region by whether a record describes them."""
 
-    def __init__(self, region: str, workers: Sequence[LabWorker], now: datetime) -> None:
-        self._here = [one for one in workers if one.spec.aws.region == region]
-        self._by_id = {one.status.ec2.instance_id: one for one in self._here if one.status.ec2.instance_id}
-        self._by_uid = {one.metadata.uid: one for one in workers}
+    def __init__(self, region: str, now: datetime) -> None:
+        self._region = region
         self._now = now
+        self._by_id: dict[str, LabWorker] = {}
+        """The workers of the region by their instances."""
+        self._by_uid: dict[str, LabWorker] = {}
+        """All workers."""
+        self._time_slice = TimeSlice()
 
-    def sort(self, owned: Sequence[Instance], matching: Sequence[Instance]) -> Findings:
-        """Sort all listed instances. `owned` carries our tag; `matching` runs from an image that we search for."""
+    async def sort(
+        self, workers: Iterable[LabWorker], owned: Sequence[Instance], matching: Sequence[Instance]
+    ) -> Findings:
+        """Sort all listed instances by all workers; others have their turn meanwhile.
+
+        `owned` carries our tag; `matching` runs from an image that we search for.
+        """
+        for worker in workers:
+            self._add_worker(worker)
+            await self._time_slice.yield_if_over()
         listed = {one.instance_id: one for one in (*matching, *owned)}
-        living = [one for one in listed.values() if one.state not in ENDING]
-        ours, findings = {one.instance_id for one in owned}, Findings()
-        for instance in living:
-            self._sort_instance(instance, findings, is_ours=instance.instance_id in ours)
-        alive = {one.instance_id for one in living}
+        ours, alive, findings = {one.instance_id for one in owned}, set[str](), Findings()
+        for instance in listed.values():
+            if instance.state not in ENDING:
+                alive.add(instance.instance_id)
+                self._sort_instance(instance, findings, is_ours=instance.instance_id in ours)
+            await self._time_slice.yield_if_over()
         for known, worker in self._by_id.items():
             if known not in alive and worker.status.phase not in WORKER_MACHINE.final:
                 findings.to_reconcile.append(ref_of(worker))
         return findings
+
+    def _add_worker(self, worker: LabWorker) -> None:
+        self._by_uid[worker.metadata.uid] = worker
+        instance_id = worker.status.ec2.instance_id
+        if instance_id and worker.spec.aws.region == self._region:
+            self._by_id[instance_id] = worker
 
     def _sort_instance(self, instance: Instance, findings: Findings, *, is_ours: bool) -> None:
         record = self._by_id.get(instance.instance_id) or self._by_uid.get(instance.tags.get(WORKER_TAG, ""))

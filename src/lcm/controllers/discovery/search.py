@@ -79,7 +79,7 @@ class RegionSearch:
         owned = await self._cloud.list_owned(region)
         matching = () if pattern is None else await self._cloud.list_by_image(region, pattern)
         workers = await self._list_workers()
-        sorted_out = InstanceSorter(region, workers, self._clock.now()).sort(owned, matching)
+        sorted_out = await InstanceSorter(region, self._clock.now()).sort(workers, owned, matching)
         for ref in sorted_out.to_reconcile:
             self._poke(ref)
         made = await self._import_instances(region, UNMANAGED_SOURCE, sorted_out.unmanaged)

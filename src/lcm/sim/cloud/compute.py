@@ -230,10 +230,12 @@ class SimCloud:
 
     async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, StatusChecks]:
         async with self._call("checks", region):
-            now = self._clock.now()
-            asked = self._answered_ids("checks", instance_ids)
-            machines = [machine for one in asked if (machine := self._find_listed(region, one))]
-            return {one.instance_id: one.checks(now) for one in machines}
+            now, found, time_slice = self._clock.now(), dict[str, StatusChecks](), TimeSlice()
+            for one in self._answered_ids("checks", instance_ids):
+                if (machine := self._find_listed(region, one)) is not None:
+                    found[one] = machine.checks(now)
+                await time_slice.yield_if_over()
+            return found
 
     async def metrics(
         self, region: str, instance_ids: Sequence[str], *, since: datetime, until: datetime

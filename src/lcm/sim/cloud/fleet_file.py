@@ -1,6 +1,7 @@
 """The file of a simulated cloud: its account, licences and hosts as one JSON document. Used by `sim.cloud.fleet`.
 
-A part is encoded when it changed, however many others there are; all of them are written together, in a thread.
+A part is encoded when it changed, however many others there are; all of them are written together, in a thread. They
+are decoded one by one: while a document is decoded, in whatever thread, no other thread runs.
 """
 
 import asyncio
@@ -32,6 +33,45 @@ class FleetContent(msgspec.Struct, frozen=True):
     hosts: dict[str, CmlSnapshot]
 
 
+class _AccountOutline(msgspec.Struct, frozen=True):
+    images: dict[str, list[tuple[Image, str]]]
+    machines: dict[str, msgspec.Raw]
+    addresses: int
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    """The content of the file, of which the parts are yet to be decoded."""
+
+    form: int
+    account: msgspec.Raw
+    launches: msgspec.Raw
+    taken: dict[str, str]
+    hosts: msgspec.Raw
+
+
+_decode_outline: Final = msgspec.json.Decoder(_Outline).decode
+_decode_account: Final = msgspec.json.Decoder(_AccountOutline).decode
+_decode_list: Final = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
+_decode_table: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_machine: Final = msgspec.json.Decoder(SimMachine).decode
+_decode_launch: Final = msgspec.json.Decoder(PastLaunch).decode
+_decode_host: Final = msgspec.json.Decoder(CmlSnapshot, dec_hook=decode_timeline).decode
+
+
+def _decode(data: bytes) -> FleetContent:
+    """Return the content. Raises msgspec.MsgspecError when it cannot be understood."""
+    outline = _decode_outline(data)
+    account = _decode_account(outline.account)
+    machines = {name: _decode_machine(one) for name, one in account.machines.items()}
+    return FleetContent(
+        outline.form,
+        AccountState(account.images, machines, account.addresses),
+        tuple(_decode_launch(one) for one in _decode_list(outline.launches)),
+        outline.taken,
+        {name: _decode_host(one) for name, one in _decode_table(outline.hosts).items()},
+    )
+
+
 class FleetFile:
     """Knows what is in the file, part by part, and writes it anew when a part changed."""
 
@@ -51,7 +91,7 @@ class FleetFile:
         if not self._file.exists():
             return None
         try:
-            known = msgspec.json.decode(self._file.read_bytes(), type=FleetContent, dec_hook=decode_timeline)
+            known = _decode(self._file.read_bytes())
         except (OSError, msgspec.MsgspecError) as error:
             remedy = "remove the file to begin with an empty one"
             message = f"{self._file}: the simulated cloud cannot be read ({error}); {remedy}"
