@@ -17,12 +17,16 @@ from lcm.placement.pack_problem import PackAnswer, PackProblem, solve_packing
 
 LIMIT_SECONDS: Final = 300
 """A packing that takes longer is given up; the steps it may take are counted, so that it never should."""
+QUICK_STEPS: Final = 2_000
+"""What takes no more steps is done here, within milliseconds."""
 _NICE: Final = 10
 _LAST_WORDS: Final = 500
 
 
 async def pack_in_process(problem: PackProblem) -> PackAnswer:
-    """Solve a problem in another process; raise Later if that fails or takes too long."""
+    """Solve a problem, in another process unless it is small; raise Later if that fails or takes too long."""
+    if problem.steps <= QUICK_STEPS:
+        return solve_packing(problem)
     process = await _start_process()
     try:
         async with asyncio.timeout(LIMIT_SECONDS):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 import structlog
@@ -105,32 +105,33 @@ def packer(world: Pools) -> SeatPacker:
     return SeatPacker(plane, Cache(plane), clock=world.clock, chance=world.half, pack=pack_here)
 
 
+def due(packing: SeatPacker, seen: PoolView) -> str:
+    """Return when a pool is packed, in hours and minutes; "" if that would change nothing."""
+    moment = packing._due_at(seen, plan(seen))
+    return f"{moment:%H:%M}" if moment else ""
+
+
 def test_claims_are_packed_shortly_before_a_launch_and_only_when_they_changed() -> None:
     async def life() -> None:
-        packing = packer(Pools())
-        early = view(*APART)
-        assert packing.next_look(early, plan(early)) == given.moment("09:25")
-        assert not packing._is_due(early, plan(early))
-        near = view(*APART, now=given.moment("09:26"))
-        packing.consider(near, plan(near))
-        assert list(packing._wanted) == [ref_of(near.pool)]
-        other = view(*APART, claimed(3, "12:00", "13:00", "s3"), now=given.moment("09:29"))
-        assert not packing._is_due(other, plan(other))
-        again = view(*APART, now=given.moment("09:31"))
-        assert not packing._is_due(again, plan(again))
-        other = view(*APART, claimed(3, "12:00", "13:00", "s3"), now=given.moment("09:31"))
-        assert packing._is_due(other, plan(other))
+        packing, uid = packer(Pools()), view().pool.metadata.uid
+        packing.consider(view(*APART), plan(view(*APART)))
+        assert list(packing._wanted) == [ref_of(view().pool)]
+        assert due(packing, view(*APART, now=given.moment("09:31"))) == ""
+        more = (*APART, claimed(3, "12:00", "13:00", "s3"))
+        for last, expected in (("07:00", "07:30"), ("09:00", "09:25"), ("09:23", "09:28")):
+            packing._last[uid] = _LastPacking(given.moment(last), 2)
+            assert due(packing, view(*more, now=given.moment("09:24"))) == expected
 
     run(life)
 
 
-def test_claims_are_packed_after_many_changes_as_well() -> None:
+def test_claims_are_packed_soon_after_many_changes() -> None:
     async def life() -> None:
         packing, uid = packer(Pools()), view().pool.metadata.uid
         many = [claimed(1, "20:00", "21:00", f"s{number}") for number in range(MANY_CHANGES)]
-        for known, minutes, due in ((0, 40, True), (1, 40, False), (0, 20, False)):
-            packing._last[uid] = _LastPacking(NOW - timedelta(minutes=minutes), known)
-            assert packing._is_due(view(*many), plan(view(*many))) is due
+        for known, expected in ((0, "08:05"), (1, "08:30")):
+            packing._last[uid] = _LastPacking(NOW, known)
+            assert due(packing, view(*many)) == expected
 
     run(life)
 
@@ -138,8 +139,7 @@ def test_claims_are_packed_after_many_changes_as_well() -> None:
 @pytest.mark.parametrize("fields", [{"policy": ScalingPolicy.NONE}, {"phase": PoolPhase.DRAINING}])
 def test_a_pool_that_opens_no_seats_moves_nobody(fields: dict[str, object]) -> None:
     async def life() -> None:
-        near = view(*APART, now=given.moment("09:26"), **fields)
-        assert not packer(Pools())._is_due(near, plan(near))
+        assert due(packer(Pools()), view(*APART, now=given.moment("09:26"), **fields)) == ""
 
     run(life)
 

@@ -1,11 +1,11 @@
 """Keeps what is booked well packed: claims change their seats so that machines run for a shorter time.
 
 A booking gets its seat before later ones are known. A promise is of capacity and not of a seat, so until machines
-start, all claims of a pool are packed again as one problem (`placement.pack_problem`): before each launch, and after
-many changes. That may take many seconds, and is done beside the looks at pools, one pool at a time, where the `pack`
-given to the controller does it. The control plane checks and commits each step as a whole, so bookings that come
-meanwhile, another leader and the end of the process leave every booking with a seat that takes it. What is refused is
-packed again later.
+start, all claims of a pool are packed again as one problem (`placement.pack_problem`): before each launch, soon after
+many changes, and now and then after few. That may take many seconds, and is done beside the looks at pools, one pool
+at a time, where the `pack` given to the controller does it. The control plane checks and commits each step as a whole,
+so bookings that come meanwhile, another leader and the end of the process leave every booking with a seat that takes
+it. What is refused is packed again later.
 """
 
 import asyncio
@@ -41,9 +41,11 @@ PACK_AHEAD: Final = timedelta(minutes=10)
 PACK_MARGIN: Final = timedelta(minutes=5)
 """A claim that begins this soon after a boot stays where it is: its worker is about to be started."""
 PACK_INTERVAL: Final = timedelta(minutes=5)
+"""Before a launch, and when many claims changed, they are packed this often at most."""
 MANY_CHANGES: Final = 50
-MANY_INTERVAL: Final = timedelta(minutes=30)
-"""Without a launch, claims are packed when at least so many, and a tenth of all, changed, and not more often."""
+"""At least so many claims, and a tenth of all, are many."""
+QUIET_INTERVAL: Final = timedelta(minutes=30)
+"""At other times they are packed this often, if any changed."""
 HORIZON: Final = timedelta(days=7)
 """Claims that begin later are left for later."""
 MOST_CLAIMS: Final = 20_000
@@ -112,7 +114,8 @@ class SeatPacker:
 
     def consider(self, view: PoolView, plan: PoolPlan) -> None:
         """Have the claims of a pool packed soon, if a launch is near or much has changed since they were."""
-        if self._is_due(view, plan):
+        due = self._due_at(view, plan)
+        if due is not None and due <= view.now:
             self._last[view.pool.metadata.uid] = _LastPacking(view.now, view.claims.version)
             ref = ref_of(view.pool)
             self._wanted[ref] = view, dict(plan.seats)
@@ -124,8 +127,8 @@ class SeatPacker:
 
     def next_look(self, view: PoolView, plan: PoolPlan) -> datetime | None:
         """Return when to look at a pool if nothing changes before; None means never."""
-        first = _first_start(view, plan)
-        return first - PACK_AHEAD if first is not None and first - PACK_AHEAD > view.now else None
+        due = self._due_at(view, plan)
+        return due if due is not None and due > view.now else None
 
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Forget what is remembered about pools that no longer exist."""
@@ -133,15 +136,16 @@ class SeatPacker:
             for uid in kept.keys() - alive:
                 del kept[uid]
 
-    def _is_due(self, view: PoolView, plan: PoolPlan) -> bool:
-        if view.pool.spec.policy not in OPENING_POLICIES or view.is_ending:
-            return False
-        first, version = _first_start(view, plan), view.claims.version
-        before = self._last.setdefault(view.pool.metadata.uid, _LastPacking(view.now - PACK_INTERVAL, 0))
-        if first is not None and first <= view.now + PACK_AHEAD:
-            return version != before.version and view.now >= before.at + PACK_INTERVAL
-        many = max(MANY_CHANGES, len(view.claims) // 10)
-        return version - before.version >= many and view.now >= before.at + MANY_INTERVAL
+    def _due_at(self, view: PoolView, plan: PoolPlan) -> datetime | None:
+        """Return when a pool is to be packed; None if that would change nothing."""
+        version, uid = view.claims.version, view.pool.metadata.uid
+        before = self._last.setdefault(uid, _LastPacking(view.now - QUIET_INTERVAL, 0))
+        if view.pool.spec.policy not in OPENING_POLICIES or view.is_ending or version == before.version:
+            return None
+        many = version - before.version >= max(MANY_CHANGES, len(view.claims) // 10)
+        soon, quiet = before.at + PACK_INTERVAL, before.at + QUIET_INTERVAL
+        first = min((one.start_by for one in plan.next.values() if one.start_by > view.now), default=None)
+        return min(soon if many else quiet, quiet if first is None else max(soon, first - PACK_AHEAD))
 
     async def _pack_pool(self, ref: PoolRef) -> Requeue:
         """Find better seats for the claims of a pool, and move them step by step."""
@@ -176,7 +180,7 @@ class SeatPacker:
 
 
 def make_problem(view: PoolView, filled: Mapping[int, LabWorker]) -> PackProblem | None:
-    """Return the claims of a pool as a packing problem; None if nothing can move, or the size of a seat is not known.
+    """Return the claims of a pool as a packing problem; None while the size of a seat is not known.
 
     A claim that begins so soon that its worker is about to start, or is there, keeps its seat.
     """
@@ -194,11 +198,9 @@ def make_problem(view: PoolView, filled: Mapping[int, LabWorker]) -> PackProblem
         )
         for one in islice((one for one in near if one.held.claim.end > view.now), MOST_CLAIMS)
     ]
-    movable = sum(not one.fixed for one in claims)
-    if not movable or len(claims) == 1:
-        return None
-    terms = _make_terms(shapes, max(one.seat for one in claims))
-    return PackProblem(terms, claims, min(MOST_STEPS, STEPS_PER_CLAIM * movable), view.claims.version)
+    terms = _make_terms(shapes, max((one.seat for one in claims), default=0))
+    steps = STEPS_PER_CLAIM * sum(not one.fixed for one in claims)
+    return PackProblem(terms, claims, min(MOST_STEPS, steps), view.claims.version)
 
 
 def _make_terms(shapes: SeatShapes, highest: int) -> PackTerms:
@@ -233,8 +235,3 @@ def _seat_change(move: SeatMove) -> SeatChange:
     """Return the change of a booking's claim, which has a number if it is a reservation's."""
     booking, _, number = move.holder.partition("/")[2].partition("#")
     return SeatChange(booking=booking, after=move.after, number=int(number) if number else None)
-
-
-def _first_start(view: PoolView, plan: PoolPlan) -> datetime | None:
-    """Return when the next worker of a pool is to be started; None if that is not known."""
-    return min((one.start_by for one in plan.next.values() if one.start_by > view.now), default=None)
