@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from lcm.cli.booking.calendar import (
     CalendarGrid,
     CalendarOptions,
     DrawingContext,
+    _only_pool,
     choose_grid,
     choose_signs,
     draw_calendar,
@@ -27,6 +29,7 @@ from lcm.cli.booking.calendar import (
 )
 from lcm.cli.output.zone import find_zone
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
+from lcm.model.kinds.pool import PoolPacking
 
 BERLIN = find_zone("Europe/Berlin")
 SINCE = datetime(2026, 11, 29, 23, tzinfo=UTC)
@@ -110,6 +113,21 @@ def test_every_span_fits_every_terminal(hours: int, room: int, zone: str) -> Non
     sight = DrawingContext("ada", SINCE, find_zone(zone), room, BLOCKS)
     lines = list(draw_calendar(view(row(booked(1, 3)), hours=hours), sight))
     assert max(len(line) for line in lines[:-2]) <= max(room, len("ccna/1  -  ") + 8)
+
+
+def test_staff_read_how_well_the_bookings_of_each_pool_are_packed() -> None:
+    packing = PoolPacking(
+        at=SINCE, until=SINCE + 168 * HOUR, claims=9, moved=2, machine_hours=21.4, least_machine_hours=19.7
+    )
+    packed = {"default/ccna": packing, "default/ccnp": msgspec.structs.replace(packing, machine_hours=0.0)}
+    shown = msgspec.structs.replace(view(row(booked(1, 3))), packing=packed)
+    lines = list(draw_calendar(shown, DrawingContext("ada", SINCE, BERLIN, 60, BLOCKS)))
+    assert lines[-6:-3] == [
+        "ccna: what is booked in the 7 days from 29 Nov 23:00 UTC",
+        "takes 21.4 machine-hours, besides the workers that always",
+        "run; no plan needs less than 19.7",
+    ]
+    assert _only_pool(shown, "ccnp").packing.keys() == {"default/ccnp"}
 
 
 @for_all(st.integers(1, 1440), st.integers(8, 120))

@@ -130,8 +130,9 @@ def draw_calendar(view: CalendarView, sight: DrawingContext, *, with_namespace: 
     if view.rows_left_off:
         yield f"and {view.rows_left_off} more planned workers; `-n NS` or `--pool NAME` shows fewer"
     for pool, packing in sorted(view.packing.items()):
-        name = pool if with_namespace else pool.partition("/")[2]
-        yield from render.wrap_text(f"{name}: {describe_packing(packing)}", sight.room)
+        if packing.machine_hours:
+            name = pool if with_namespace else pool.partition("/")[2]
+            yield from render.wrap_text(f"{name}: {describe_packing(packing)}", sight.room)
     yield ""
     long = format_minutes(span.cell // timedelta(minutes=1))
     zone_name = zone.name or f"{zone.local(now):%Z}"
@@ -256,7 +257,8 @@ def choose_signs(encoding: str | None) -> CellSigns:
 
 def _only_pool(view: CalendarView, pool: str) -> CalendarView:
     rows = tuple(row for row in view.rows if not pool or row.pool == pool)
-    return msgspec.structs.replace(view, rows=rows)
+    packing = {name: one for name, one in view.packing.items() if not pool or name.endswith(f"/{pool}")}
+    return msgspec.structs.replace(view, rows=rows, packing=packing)
 
 
 def _add_days(first: datetime, days: int, zone: Zone) -> datetime:
