@@ -11,16 +11,16 @@ import gc
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 import structlog
 
 from lcm.model.base.clock import Stopwatch
 from lcm.system.clock import SystemStopwatch, spare_from_collection
-from lcm.system.thread_times import Moment, busiest_since, lost_between, moments
+from lcm.system.thread_times import Moment, ThreadReader, busiest_since, lost_between
 
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
@@ -51,9 +51,10 @@ class LoopWatch:
     def __init__(self, stopwatch: Stopwatch | None = None) -> None:
         self._seconds = (stopwatch or SystemStopwatch()).seconds
         self._thread_id = 0
-        self._read: Callable[[], Moment] = lambda: Moment(self._seconds())
-        self._beaten = self._read()
+        self._beaten = Moment(self._seconds())
         """When the loop last noted the time."""
+        self._around = self._beaten
+        """What the thread saw of other threads and processors about then."""
         self._seen: Counter[str] = Counter()
         """What the thread saw during the present hold."""
         self._collecting_since: float | None = None
@@ -69,12 +70,12 @@ class LoopWatch:
     @contextmanager
     def run(self) -> Iterator[None]:
         """Watch the running loop in the block."""
-        self._thread_id = threading.get_ident()
+        self._thread_id, native_id = threading.get_ident(), threading.get_native_id()
         gc.callbacks.append(self._on_collection)
-        thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
-        with moments(self._seconds) as self._read:
-            self._beaten = self._read()
-            self._beat()
+        with ThreadReader(native_id, self._seconds) as reader, ThreadReader(native_id, self._seconds) as beside:
+            thread = threading.Thread(target=self._look, args=(beside,), name="loop-watch", daemon=True)
+            self._beaten = self._around = reader.read()
+            self._beat(reader)
             thread.start()
             try:
                 yield
@@ -94,22 +95,25 @@ class LoopWatch:
             (one for one in list(self.holds) if one.ended_at >= since), key=lambda one: one.seconds, default=None
         )
 
-    def _beat(self) -> None:
+    def _beat(self, reader: ThreadReader) -> None:
         if not self._stopped.is_set():
-            self._note(self._read())
-            asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._beat)
+            beaten = reader.read_briefly()
+            is_late = beaten.at - self._beaten.at >= HOLD_SECONDS
+            self._note(reader.read() if is_late else beaten)
+            asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._beat, reader)
 
     def _note(self, beaten: Moment) -> None:
         before, self._beaten, now = self._beaten, beaten, beaten.at
-        passed = now - before.at
-        held = passed - lost_between(before, beaten) if passed >= HOLD_SECONDS else passed
+        held = now - before.at
+        if held >= HOLD_SECONDS:
+            held -= lost_between(before, beaten, self._around)
         if held < HOLD_SECONDS:
             self._seen.clear()
             return
         if self._collecting_since is not None:  # another thread's, which has yet to tell that it ended
             self._seen[_COLLECTION] += int((now - self._collecting_since) / _BEAT_SECONDS)
         seen, self._seen = self._seen, Counter()
-        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(before, held) or "unknown")
+        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(held) or "unknown")
         self.count += 1
         self.holds.append(hold)
         self.longest = max(self.longest, hold, key=lambda one: one.seconds)
@@ -131,28 +135,39 @@ class LoopWatch:
         if seconds >= HOLD_SECONDS:
             spare_from_collection()
 
-    def _look(self) -> None:
+    def _look(self, reader: ThreadReader) -> None:
         while not self._stopped.wait(_BEAT_SECONDS):
             silence = self.silence()
-            if silence > HOLD_SECONDS and (culprit := self._name_culprit(silence)):
+            if silence <= HOLD_SECONDS:
+                self._around = reader.read()
+            elif culprit := self._name_culprit(silence):
                 self._seen[culprit] += 1
 
     def _name_culprit(self, silence: float) -> str | None:
-        """Return what the loop's thread does now; a loop that could go on, but does not, waits for another thread."""
+        """Return what the loop's thread does now; None if that is to note the time.
+
+        A loop that could go on, but does not, waits for another thread.
+        """
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way
-        if frame is None:
+        if frame is None or _is_within(frame, LoopWatch._beat.__code__):
             return None
         if frame.f_code is LoopWatch._on_collection.__code__:
             return _COLLECTION
-        return (_is_selecting(frame) and self._name_other(self._beaten, silence)) or describe_frame(frame)
+        return (_is_selecting(frame) and self._name_other(silence)) or describe_frame(frame)
 
-    def _name_other(self, since: Moment, held: float) -> str | None:
+    def _name_other(self, held: float) -> str | None:
         """Return what the thread does that was busiest besides the loop, if it was busy for most of so many seconds."""
-        found = busiest_since(since, besides=self._thread_id)
+        found = busiest_since(self._around, besides=self._thread_id)
         if found is None or found[1] < held / 2:
             return None
         frame = sys._current_frames().get(found[0].ident or 0)  # noqa: SLF001 - the documented way
         return f"{describe_frame(frame)}, in thread {found[0].name}" if frame else None
+
+
+def _is_within(frame: FrameType | None, code: CodeType) -> bool:
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_selecting(frame: FrameType) -> bool:

@@ -9,11 +9,13 @@ waits for a processor itself.
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Self
 
+_TASKS: Final = Path("/proc/self/task")
+_PROCESSORS: Final = Path("/proc/stat")
 _MOST_BYTES: Final = 100_000
 _PROCESSOR_FIELD: Final = 36
 _STOLEN_FIELD: Final = 7
@@ -49,28 +51,31 @@ class Moment(NamedTuple):
     """The processor that it was on, and the system's table of all of them."""
 
 
-def lost_between(before: Moment, after: Moment) -> float:
+def lost_between(before: Moment, after: Moment, around: Moment | None = None) -> float:
     """Return for how many seconds others had the processor of a thread, or of the one for which it waited.
 
-    Stolen time may be in the waiting already, so the longer of the two is it. What the thread ran is never lost. Stolen
-    time is that of the processor where the thread was before or after: a thread that slept there could not wake up.
+    `around` was read near `before` and tells of other threads and processors; by what lies between the two, less is
+    taken for lost. Stolen time may be in the waiting already, so the longer of the two is it. What the thread ran is
+    never lost. Stolen time is that of the processor where the thread was before or after: a thread that slept there
+    could not wake up.
     """
-    passed, own = after.at - before.at, after.times.since(before.times)
-    stolen = max(_stolen(after, one) - _stolen(before, one) for one in (before.processor, after.processor))
-    return max(own.waited + _lost_behind_lock(before, after), min(stolen, passed - own.ran))
+    around, passed, own = around or before, after.at - before.at, after.times.since(before.times)
+    stolen = max(_stolen(after, one) - _stolen(around, one) for one in (around.processor, after.processor))
+    stolen -= max(0.0, before.at - around.at)
+    return max(own.waited + _lost_behind_lock(passed, own, after, around), min(stolen, passed - own.ran))
 
 
-def _lost_behind_lock(before: Moment, after: Moment) -> float:
+def _lost_behind_lock(passed: float, own: ThreadTimes, after: Moment, around: Moment) -> float:
     """Return for how many seconds, at least, the thread waited for Python's lock while its holder had no processor.
 
     Who waits for the lock wakes up at each switch interval: a step that waits for something else does not. Of that
     time, all that other threads ran is not lost, nor that in which the busiest of them could not run either.
     """
-    passed, own = after.at - before.at, after.times.since(before.times)
-    others = [times.since(before.others.get(one, _NONE)) for one, times in after.others.items()]
+    others = [times.since(around.others.get(one, _NONE)) for one, times in after.others.items()]
     locked_out = min(passed - own.ran - own.waited, own.turns * sys.getswitchinterval())
     busy = max((one.ran + one.waited for one in others), default=0.0)
-    return max(0.0, locked_out - sum(one.ran for one in others) - max(0.0, passed - busy))
+    between = abs(after.at - around.at - passed)
+    return max(0.0, locked_out - sum(one.ran for one in others) - max(0.0, passed - busy) - between)
 
 
 def _stolen(moment: Moment, processor: str) -> float:
@@ -79,59 +84,57 @@ def _stolen(moment: Moment, processor: str) -> float:
     return int(line[_STOLEN_FIELD]) / _TICKS if len(line) > _STOLEN_FIELD else 0.0
 
 
-@contextmanager
-def moments(seconds: Callable[[], float]) -> Iterator[Callable[[], Moment]]:
-    """Yield what tells of the thread that entered the block; only what time it is where the system tells nothing."""
-    own = threading.get_native_id()
-    sources = (Path(f"/proc/self/task/{own}/stat"), Path("/proc/stat"))
-    if not all(one.exists() for one in (*sources, _source(own))):
-        yield lambda: Moment(seconds())
-        return
-    with ExitStack() as files, _TimesOfAll() as threads:
-        place, processors = (files.enter_context(one.open("rb")) for one in sources)
+class ThreadReader:
+    """Reads what becomes of a thread's time; a context manager. One thread uses it, not necessarily that which is read.
 
-        def read_once() -> Moment:
-            at, others = seconds(), threads.read()
-            on = _pread(place).rpartition(b")")[2].split()[_PROCESSOR_FIELD].decode()
-            return Moment(at, others.pop(own, _NONE), others, on, _pread(processors))
+    While a file is read another thread may run, and keep the reading one waiting: a brief reading is one file.
+    """
 
-        def read() -> Moment:
-            for _ in range(_MOST_READINGS - 1):
-                moment = read_once()
-                if seconds() - moment.at < _AT_ONCE_SECONDS:
-                    return moment
-            return read_once()
-
-        yield read
-
-
-class _TimesOfAll:
-    """Reads the times of all threads of Python, often; a context manager that closes their files at its end."""
-
-    def __init__(self) -> None:
-        self._files: dict[int, BinaryIO] = {}
+    def __init__(self, native_id: int, seconds: Callable[[], float]) -> None:
+        self._native_id = native_id
+        self._seconds = seconds
+        self._files: dict[Path, BinaryIO] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for native_id in list(self._files):
-            self._files.pop(native_id).close()
+        for path in list(self._files):
+            self._files.pop(path).close()
 
-    def read(self) -> dict[int, ThreadTimes]:
-        """Return the times of each thread that runs now."""
+    def read_briefly(self) -> Moment:
+        """Return what time it is, and the times of the thread, which are nothing where the system does not tell."""
+        for _ in range(_MOST_READINGS - 1):
+            moment = Moment(self._seconds(), self._times(self._native_id))
+            if self._seconds() - moment.at < _AT_ONCE_SECONDS:
+                return moment
+        return Moment(self._seconds(), self._times(self._native_id))
+
+    def read(self) -> Moment:
+        """Return all that the system tells now."""
         present = {one.native_id for one in threading.enumerate() if one.native_id}
-        for gone in self._files.keys() - present:
-            self._files.pop(gone).close()
-        return {one: times for one in present if (times := self._read(one)) is not None}
+        others = {one: self._times(one) for one in present - {self._native_id}}
+        place = self._pread(_TASKS / str(self._native_id) / "stat").rpartition(b")")[2].split()
+        processor = place[_PROCESSOR_FIELD].decode() if place else ""
+        self._close_ended(present)
+        return self.read_briefly()._replace(others=others, processor=processor, stolen=self._pread(_PROCESSORS))
 
-    def _read(self, native_id: int) -> ThreadTimes | None:
+    def _times(self, native_id: int) -> ThreadTimes:
+        return _parse(self._pread(_source(native_id)))
+
+    def _pread(self, path: Path) -> bytes:
+        """Return the content of a file; nothing if there is none, or its thread has ended."""
         try:
-            if native_id not in self._files:
-                self._files[native_id] = _source(native_id).open("rb")
-            return _parse(_pread(self._files[native_id]))
-        except OSError:  # it ended
-            return None
+            if path not in self._files:
+                self._files[path] = path.open("rb")
+            return os.pread(self._files[path].fileno(), _MOST_BYTES, 0)
+        except OSError:
+            return b""
+
+    def _close_ended(self, present: Collection[int]) -> None:
+        wanted = {_source(one) for one in present}
+        for path in [one for one in self._files if one.name == "schedstat" and one not in wanted]:
+            self._files.pop(path).close()
 
 
 def times_of(native_id: int) -> ThreadTimes:
@@ -157,14 +160,11 @@ def _busy_since(moment: Moment, native_id: int) -> float:
     return times.ran + times.waited
 
 
+@lru_cache(maxsize=1_000)
 def _source(native_id: int) -> Path:
-    return Path(f"/proc/self/task/{native_id}/schedstat")
+    return _TASKS / str(native_id) / "schedstat"
 
 
 def _parse(text: bytes) -> ThreadTimes:
-    ran, waited, turns = text.split()
-    return ThreadTimes(int(ran) / 1e9, int(waited) / 1e9, int(turns))
-
-
-def _pread(file: BinaryIO) -> bytes:
-    return os.pread(file.fileno(), _MOST_BYTES, 0)
+    told = text.split()
+    return ThreadTimes(int(told[0]) / 1e9, int(told[1]) / 1e9, int(told[2])) if told else _NONE

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness import given
 from harness.lab_hosts import LAB
@@ -171,6 +172,14 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(tmp_path: Path, text
     with pytest.raises(Stuck, match=r"sim\.json: the simulated cloud cannot be read"):
         fleet(file)
     assert file.read_text() == text
+
+
+async def test_a_file_of_many_machines_is_read_as_it_was_written(tmp_path: Path) -> None:
+    there = fleet(tmp_path / "sim.json")
+    for number in range(250):
+        await there.cloud.ensure(replace(LAUNCH, token=f"t-{number}", worker_uid=f"uid-{number}"))
+    again = fleet(tmp_path / "sim.json")
+    assert again.cloud.account.machines == there.cloud.account.machines
 
 
 async def test_a_launch_that_cannot_be_kept_is_not_told_of(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lcm.system.thread_times import Moment, ThreadTimes, busiest_since, lost_between, moments, times_of
+from lcm.system.thread_times import Moment, ThreadReader, ThreadTimes, busiest_since, lost_between, times_of
 
 
 def table(*stolen: int) -> bytes:
@@ -70,13 +70,26 @@ def test_time_is_lost_while_the_holder_of_the_lock_has_no_processor(
     assert lost_between(Moment(10.0), Moment(10.5, own, times)) == pytest.approx(lost, abs=1e-6)
 
 
-def test_moments_tell_what_a_thread_ran() -> None:
-    with moments(time.monotonic) as read:
-        before = read()
+@pytest.mark.parametrize(("read_at", "lost"), [(10.0, 0.3), (9.9, 0.2), (9.0, 0.0), (10.05, 0.25)])
+def test_by_what_lies_between_two_readings_less_is_lost(read_at: float, lost: float) -> None:
+    own, others = ThreadTimes(0, 0, LONG), {1: ThreadTimes(0.2, 0.3)}
+    found = lost_between(Moment(10.0), Moment(10.5, own, others), Moment(read_at))
+    assert found == pytest.approx(lost, abs=1e-6)
+
+
+@pytest.mark.parametrize(("read_at", "lost"), [(10.0, 0.3), (9.9, 0.2), (9.0, 0.0), (10.05, 0.3)])
+def test_what_was_stolen_before_is_not_lost(read_at: float, lost: float) -> None:
+    around = BEGIN._replace(at=read_at)
+    assert lost_between(Moment(10.0), moment(10.4, 530, 700), around) == pytest.approx(lost)
+
+
+def test_a_reader_tells_what_a_thread_ran() -> None:
+    with ThreadReader(threading.get_native_id(), time.monotonic) as reader:
+        before = reader.read()
         until = time.thread_time() + 0.1
         while time.thread_time() < until:
             pass
-        after = read()
+        after = reader.read()
     assert after.at - before.at >= 0.1
     if before.processor:
         assert after.times.ran - before.times.ran >= 0.09
@@ -91,16 +104,16 @@ def test_the_busiest_thread_is_found() -> None:
             sum(range(100))
 
     idle, busy = threading.Thread(target=over.wait), threading.Thread(target=work)
-    with moments(time.monotonic) as read:
-        before = read()
+    with ThreadReader(threading.get_native_id(), time.monotonic) as reader:
+        before = reader.read()
         for one in (idle, busy):
             one.start()
         time.sleep(0.5)
-        after, found = read(), busiest_since(before, besides=0)
+        after, found = reader.read(), busiest_since(before, besides=0)
         over.set()
         for one in (idle, busy):
             one.join()
-        gone = read()
+        gone = reader.read()
     assert found is not None
     if before.processor:
         assert found[0] is busy

@@ -164,7 +164,10 @@ class FleetPlaces:
         time_slice = TimeSlice()
         pools, self._dirty_pools = sorted(self._dirty_pools, key=str), set()
         dirty, self._dirty = self._dirty, set()
-        seats: dict[PoolRef, set[int]] = {ref: self._prepare_pool(ref, terms) for ref in pools}
+        seats: dict[PoolRef, set[int]] = {}
+        for ref in pools:
+            await time_slice.yield_if_over()
+            seats[ref] = self._prepare_pool(ref, terms)
         for ref, number in (spot for spot in dirty if not isinstance(spot, str)):
             seats.setdefault(ref, set()).add(number)
         for ref in sorted(seats, key=str):

@@ -35,7 +35,9 @@ LEASE: Final = "lablet-controller"
 CONCURRENCY: Final = 64
 """How many sessions are handled at once: a removal may take a minute, a CML that does not answer seconds per look."""
 
+_MIN_POLL: Final = timedelta(seconds=0.1)
 _MIN_INTERVAL: Final = timedelta(seconds=0.2)
+"""However fast the cloud's time runs, labs are not looked at more often, nor is anything else done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class LabletController(ElectedController):
     def _make_rules(self, settings: Settings) -> SessionRules:
         usual = SessionRules()
         return SessionRules(
-            poll=max(usual.poll / self.speed, _MIN_INTERVAL),
+            poll=max(usual.poll / self.speed, _MIN_POLL),
             watch=timedelta(seconds=settings.lablet_watch_interval),
             again=max(usual.again / self.speed, _MIN_INTERVAL),
             told_every=max(usual.told_every / self.speed, _MIN_INTERVAL),

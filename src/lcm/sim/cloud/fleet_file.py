@@ -1,12 +1,13 @@
 """The file of a simulated cloud: its account, licences and hosts as one JSON document. Used by `sim.cloud.fleet`.
 
 A part is encoded when it changed, however many others there are; all of them are written together, in a thread. They
-are decoded one by one: while a document is decoded, in whatever thread, no other thread runs.
+are decoded one by one, and joined a few at a time: while that is done, in whatever thread, no other thread runs.
 """
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from lcm.sim.cloud.machines import SimMachine
 from lcm.sim.cml.engine import CmlSnapshot, decode_timeline, encode_timeline
 
 _FILE_FORMAT: Final = 1
+_JOINED_PARTS: Final = 100
 _encode: Final = msgspec.json.Encoder(enc_hook=encode_timeline).encode
 
 
@@ -147,18 +149,18 @@ class FleetFile:
                 self._is_changed = True
                 raise
 
-    def _content(self) -> Sequence[bytes]:
-        """Return the document in pieces."""
-        return [
-            b'{"form":%d,"account":{"images":%s,"addresses":%d,"machines":{'
-            % (_FILE_FORMAT, self._images, self._addresses),
-            b",".join(self._machines.values()),
-            b'}},"launches":[',
-            b",".join(self._launches.values()),
-            b'],"taken":%s,"hosts":{' % self._taken,
-            b",".join(self._hosts.values()),
-            b"}}",
-        ]
+    def _content(self) -> Iterable[bytes]:
+        """Return the document as it is now, in pieces that are made as they are taken."""
+        head = b'{"form":%d,"account":{"images":%s,"addresses":%d,"machines":{'
+        return chain(
+            [head % (_FILE_FORMAT, self._images, self._addresses)],
+            _with_commas(list(self._machines.values())),
+            [b'}},"launches":['],
+            _with_commas(list(self._launches.values())),
+            [b'],"taken":%s,"hosts":{' % self._taken],
+            _with_commas(list(self._hosts.values())),
+            [b"}}"],
+        )
 
     def _put(self, into: dict[str, bytes], name: str, value: object) -> None:
         text = b"%s:%s" % (_encode(name), _encode(value))
@@ -167,6 +169,12 @@ class FleetFile:
 
     def _note_change(self, changed: bool) -> None:  # noqa: FBT001 - it is what is noted
         self._is_changed = self._is_changed or changed
+
+
+def _with_commas(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield parts with commas between them, many at a time."""
+    for at in range(0, len(parts), _JOINED_PARTS):
+        yield b"," * (at > 0) + b",".join(parts[at : at + _JOINED_PARTS])
 
 
 def _replace_file(file: Path, pieces: Iterable[bytes]) -> None:
