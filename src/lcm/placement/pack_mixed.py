@@ -20,7 +20,7 @@ from lcm.placement.pack_runs import regroup_runs
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import span_of
 
-_PART_STEPS: Final = 300
+_PART_STEPS: Final = 150
 """Looks at a seat, for each claim of the seats that are packed anew."""
 _LEAST_STEPS: Final = 5_000
 _MOST_SEATS: Final = 8
@@ -140,7 +140,8 @@ class _Mixer:
 
     def search(self, steps: int) -> _Plan:
         """Return the cheapest plan that is found."""
-        plan, left, idle = self._begin(steps // 2), steps - steps // 2, 0
+        begin = 3 * steps // 4
+        plan, left, idle = self._begin(begin), steps - begin, 0
         while left > 0 and idle < _PATIENCE and any(seat in self._allowed for seat in plan.values()):
             chosen = self._draw_seats(plan)
             before = {holder: seat for holder, seat in plan.items() if seat in chosen}
@@ -151,13 +152,13 @@ class _Mixer:
 
     def _begin(self, steps: int) -> _Plan:
         """Return the best of the present plan, with who is missing there, and of plans with each kind first."""
-        seats, few = set(self._allowed), steps // (2 * len(self._terms.kinds))
+        seats, few = set(self._allowed), steps // (3 * len(self._terms.kinds))
         movable = {holder: self._present.get(holder, 0) for holder in self._book if holder not in self._fixed}
         plans = [self._complete(movable, few)] if self._present else []
         if not plans or steps > 0 or len(plans[0]) < len(self._book):
             made = [(kinds, self._fixed | self._build(kinds, movable, seats, few)) for kinds in self._orders()]
             best, _ = min(made, key=lambda one: self._rank(one[1]))
-            plans += [*(plan for _, plan in made), self._fixed | self._build(best, movable, seats, steps // 2)]
+            plans += [*(plan for _, plan in made), self._fixed | self._build(best, movable, seats, 2 * steps // 3)]
             plans += [self._regroup(plan, seats) for plan in plans[-len(made) - 1 :]]
         return min(plans, key=self._rank)
 

@@ -105,6 +105,13 @@ def test_with_one_kind_all_is_as_without_kinds(book: list[HeldClaim], price: int
     assert (found.money, found.bound) == (40 * plain.time, 40 * plain.bound)
 
 
+@for_all(books(), st.integers(0, 9))
+@settings(max_examples=15, deadline=None)
+def test_the_same_seed_gives_the_same_plan(book: list[HeldClaim], seed: int) -> None:
+    first, again = (pack_on_kinds(book, mixed_pool(), steps=STEPS, seed=seed) for _ in range(2))
+    assert first == again
+
+
 @for_all(books(3))
 @settings(max_examples=40, deadline=None)
 def test_no_plan_of_all_is_below_the_bound(book: list[HeldClaim]) -> None:
