@@ -14,11 +14,14 @@ from typing import NamedTuple
 from bench.booked_months import LEAD, booked_month, planted_set
 from bench.figures import Figure
 from harness import given
+from lcm.model.base.capacity import DIMENSIONS
 from lcm.placement.pack import Packer, Packing, pack_claims
 from lcm.placement.pack_arrival import choose_seat_on_arrival
 from lcm.placement.pack_board import NOWHERE, PackBoard, PackTerms
 from lcm.placement.pack_bound import lower_bound
 from lcm.placement.pack_build import RoomValue
+from lcm.placement.pack_kinds import KindTerms, MachineKind
+from lcm.placement.pack_mixed import pack_on_kinds
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import span_of
 
@@ -30,6 +33,12 @@ PLANTED_STEPS = 1_000_000
 LEAST_WASTE = 1.4
 """Of the bound: first fit must waste as much for the packing to mean anything."""
 SEATS = 400
+KIND_SEATS = 60
+KINDS = (
+    MachineKind("whole", given.machine(), 400),
+    MachineKind("half", given.machine(**{name: getattr(given.machine(), name) // 2 for name in DIMENSIONS}), 210),
+    MachineKind("roomy half", given.machine(cpu_millis=24_000, nodes=100), 260),
+)
 HOUR = 3_600_000_000
 
 
@@ -79,6 +88,22 @@ async def bench_arrivals() -> list[Figure]:
         note = f"of the bound, {statistics.mean(ratios):.3f} in the mean"
         figures.append(Figure(f"packing_arrivals_{sessions}", max(ratios), 1.2, at_least=False, note=note))
     return figures
+
+
+async def bench_kinds() -> list[Figure]:
+    """Machines may be of several kinds: whole ones, halves, and halves with the memory of a whole one."""
+    mixed, alone = [], []
+    for seed in SEEDS:
+        book = booked_month(1_000, seed)
+        packing = pack_on_kinds(book, KindTerms(KINDS, KIND_SEATS, LEAD), steps=STEPS[1_000])
+        largest = pack_on_kinds(book, KindTerms(KINDS[:1], KIND_SEATS, LEAD), steps=STEPS[1_000])
+        assert not packing.unplaced
+        mixed.append(packing.money / packing.bound)
+        alone.append(largest.money / packing.bound)
+        print(f"  {seed:2} of the bound {mixed[-1]:.3f}, on the largest alone {alone[-1]:.3f}", flush=True)
+    worst = max(one / other for one, other in zip(mixed, alone, strict=True))
+    note = f"of the money on the largest alone; of the bound {max(mixed):.3f}, on the largest {max(alone):.3f} at most"
+    return [Figure("packing_kinds_1000", worst, 1.0, at_least=False, note=note)]
 
 
 def _pack_month(sessions: int, seed: int, steps: int) -> Month:

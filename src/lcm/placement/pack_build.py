@@ -226,6 +226,15 @@ def fill_seat_by_seat(board: PackBoard, claims: Sequence[int], budget: StepBudge
     board.begin()
 
 
+def fill_holes(board: PackBoard, claims: Sequence[int]) -> None:
+    """Put those claims on seats that fit there without a machine running longer, the longest first."""
+    for claim in order_by_lengths(board, claims):
+        seat = next((seat for seat in board.open_seats if _joins(board, claim, seat)), NOWHERE)
+        if seat != NOWHERE:
+            board.put(claim, seat)
+    board.begin()
+
+
 def _joins(board: PackBoard, claim: int, seat: int) -> bool:
     return board.fits(claim, seat) and not board.added_time(seat, board.starts[claim], board.ends[claim])
 

@@ -11,7 +11,7 @@ from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.pack_arrival import choose_seat_on_arrival
 from lcm.placement.pack_board import NOWHERE, NeedLanes, PackBoard, PackTerms
 from lcm.placement.pack_bound import DemandSums, MachineCount, lower_bound, total_time
-from lcm.placement.pack_build import Chance, RoomValue, StepBudget, fill_seat_by_seat
+from lcm.placement.pack_build import Chance, RoomValue, StepBudget, fill_holes, fill_seat_by_seat
 from lcm.placement.pack_moves import PackSearch
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, span_of
@@ -106,6 +106,16 @@ def test_a_seat_is_filled_before_the_next_is_opened() -> None:
     fill_seat_by_seat(board, claims, StepBudget(1_000))
     assert board.at[0] == board.at[1]
     assert board.at[2] == board.at[3]
+
+
+def test_holes_are_filled_only_where_no_machine_runs_longer() -> None:
+    board = made_board()
+    spans = ((0, 120, 5), (30, 60, 3), (90, 150, 1), (0, 120, 4))
+    there, inside, late, large = (add(board, start, end, cpu_millis=need) for start, end, need in spans)
+    board.put(there, 0)
+    before = board.cost
+    fill_holes(board, [late, inside, large])
+    assert (board.at, board.cost) == ([0, 0, NOWHERE, NOWHERE], before)
 
 
 def test_a_fixed_claim_is_neither_shuffled_nor_trimmed() -> None:
