@@ -8,17 +8,20 @@ longer waited for.
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from lcm.model.base.errors import Later
 from lcm.placement.pack_problem import PackAnswer, PackProblem, solve_packing
+from lcm.system.child_process import child_environment, exit_with_parent
 
 LIMIT_SECONDS: Final = 300
 """A packing that takes longer is given up; the steps it may take are counted, so that it never should."""
 QUICK_STEPS: Final = 2_000
 """What takes no more steps is done here, within milliseconds."""
+_COMMAND: Final = (sys.executable, "-P", "-m", "lcm.compose.packing_process")
 _NICE: Final = 10
 _LAST_WORDS: Final = 500
 
@@ -34,26 +37,36 @@ async def pack_in_process(problem: PackProblem) -> PackAnswer:
     except TimeoutError:
         raise Later(f"packing {len(problem.claims)} claims took longer than {LIMIT_SECONDS} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await _end_process(process)
     if process.returncode:
         raise Later(f"packing ended with {process.returncode}: {told.decode(errors='replace')[-_LAST_WORDS:]}")
-    return msgspec.json.decode(written, type=PackAnswer)
+    try:
+        return msgspec.json.decode(written, type=PackAnswer)
+    except msgspec.MsgspecError as error:
+        raise Later(f"the answer of the process that packs was not understood: {error}") from error
 
 
 async def _start_process() -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     try:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, stdin=pipe, stdout=pipe, stderr=pipe
+            *_COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment()
         )
     except OSError as error:
         raise Later(f"no process to pack in can be started: {error}") from error
 
 
+async def _end_process(process: asyncio.subprocess.Process) -> None:
+    """End a process that still runs, and read what it wrote: before that, waiting for it does not end."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
 def main() -> None:
     """Read a problem from standard input, and write the answer to standard output."""
+    exit_with_parent()
     os.nice(_NICE)
     problem = msgspec.json.decode(sys.stdin.buffer.read(), type=PackProblem)
     sys.stdout.buffer.write(msgspec.json.encode(solve_packing(problem)))

@@ -22,20 +22,9 @@ from lcm.api.routes.plan_shapes import PlanBaseline, PlanJob, PlanResult, PlanSt
 from lcm.control.plane.problems import problem_of
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Gone, IllegalStep, Invalid, LcmError, Stuck, Throttled, TooLarge
+from lcm.system.child_process import child_environment
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "lcm.sim.plan")
-_INHERITED_VARIABLES: Final = (
-    "PATH",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "LD_LIBRARY_PATH",
-    "TMPDIR",
-    "TZ",
-    "TZDIR",
-    "LANG",
-    "LC_ALL",
-)
-"""The only environment variables that a plan needs; the others hold secrets, which it must not have."""
 _TAIL_BYTES: Final = 4_000
 _CHUNK_BYTES: Final = 65_536
 _log: Final = structlog.get_logger()
@@ -124,7 +113,7 @@ class PlanJobs:
         self._ids = ids
         self._limits = limits or PlanLimits()
         self._command = command
-        self._environment = {name: environment[name] for name in _INHERITED_VARIABLES if name in environment}
+        self._environment = child_environment(environment)
         self._jobs: dict[str, _PlanProcess] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._starting = 0

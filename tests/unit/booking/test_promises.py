@@ -16,7 +16,7 @@ from lcm.control.booking.calendar import CATCH_UP_TIMEOUT
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
-from lcm.model.base.errors import Later, NoRoom
+from lcm.model.base.errors import Conflict, Later, NoRoom
 from lcm.model.base.machine import POOL_CONTROLLER
 from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
@@ -294,6 +294,25 @@ async def test_an_extension_follows_a_session_that_is_moved_meanwhile() -> None:
         longer = await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))
         assert (longer.status.seat, longer.status.ends_at) == (Seat(pool="ccna", number=2), given.moment("11:30"))
         assert office.store.before_costs is None, "it was moved while the costs were read"
+
+
+@from_monday
+async def test_what_is_extended_while_its_move_is_checked_keeps_its_time() -> None:
+    budget = Budget(monthly_usd=Decimal(100_000))
+    async with Office().open(max_workers=2, budget=budget, price=Decimal(4)) as office:
+        await office.book("s")
+
+        async def extend() -> None:
+            await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=60))
+            await asyncio.sleep(0.1)
+
+        office.store.before_costs = extend
+        with pytest.raises(Conflict, match="changed meanwhile"):
+            await office.by(POOL_CONTROLLER).reseat(CCNA, [SeatChange(booking="s", after=2)])
+        others = [slot(f"t{number}", given.moment("11:40")) for number in range(2 * DOZEN)]
+        made = await asyncio.gather(*map(office.otto.create, others), return_exceptions=True)
+        assert [type(one) for one in made if isinstance(one, BaseException)] == [NoRoom]
+        assert await office.overcommitted() == []
 
 
 @from_monday

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -9,6 +10,8 @@ import structlog
 
 from harness import given
 from harness.scheduler_world import HOUR, MINUTE, Pools, names
+from harness.workers import beside
+from lcm.control.booking import seat_moves
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.controllers.pool.demand import plan
@@ -25,6 +28,7 @@ from lcm.controllers.pool.packing import (
 )
 from lcm.controllers.pool.view import PoolView
 from lcm.model.base.capacity import Claim
+from lcm.model.base.errors import Later
 from lcm.model.base.machine import POOL_CONTROLLER
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.placement import SeatChange
@@ -33,7 +37,7 @@ from lcm.model.kinds.reservation import Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.claims import Terms
-from lcm.placement.pack_problem import solve_packing
+from lcm.placement.pack_problem import PackAnswer, PackProblem, solve_packing
 from lcm.placement.pack_steps import SeatMove
 from lcm.placement.request import HeldClaim
 from lcm.sim.time.loop import run
@@ -181,6 +185,49 @@ def test_what_the_plane_refuses_is_left_where_it_is() -> None:
             assert kept is not None
             assert kept.status.seat is not None
             assert kept.status.seat.number == 2
+
+    run(life)
+
+
+def test_a_step_that_is_too_large_for_a_commit_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found(cpu=20)
+        async with world.booking():
+            start = world.clock.now() + 3 * HOUR
+            for number in range(5):
+                await world.book(f"s{number}", start + 2 * number * HOUR, HOUR)
+            step = [SeatMove(f"default/s{number}", 1, number + 2) for number in range(5)]
+            monkeypatch.setattr(seat_moves, "MOST_MOVES", 2)
+            assert await packer(world)._take_steps(Ref(LabWorkerPool, "ccna"), [step]) == 5
+            made = (await world.otto.list(LabletSession)).items
+            assert [one.status.seat.number for one in made if one.status.seat] == [2, 3, 4, 5, 6]
+
+    run(life)
+
+
+def test_a_packing_that_fails_is_tried_again() -> None:
+    async def life() -> None:
+        tried: list[PackProblem] = []
+
+        async def pack(problem: PackProblem) -> PackAnswer:
+            tried.append(problem)
+            if len(tried) < 3:
+                raise Later("no process can be started")
+            return await pack_here(problem)
+
+        world = Pools()
+        await world.found(cpu=20)
+        async with world.booking(), beside(replace(world.pool_controller(), pack=pack).run()):
+            start = world.clock.now() + 3 * HOUR
+            for name in ("s1", "s2", "s3", "s4"):
+                await world.book(name, start)
+            for name in ("s1", "s3"):
+                await world.otto.delete(Ref(LabletSession, name))
+            await asyncio.sleep((3 * HOUR - 43 * MINUTE).total_seconds())
+            assert len(tried) == 3
+            left = (await world.otto.list(LabletSession)).items
+            assert len({one.status.seat for one in left}) == 1
 
     run(life)
 

@@ -120,8 +120,9 @@ async def _reseat_once(writer: Writer, promises: Promises, pool: PoolRef, change
     await promises.calendar.wait_for_revision(max((one.revision for one in records.values()), default=0))
     moves = [_plan_move(records[_booking_ref(pool, one)], one, pool.name, now) for one in changes]
     moves = [one for one in moves if one.before != one.after]
-    row, seats = require_seats(promises, snapshot.row)
+    row = require_seats(promises, snapshot.row)[0]
     rules = rules_for_promised(await promises.read_rules(row, now - PLAN_AGE_TOLERANCE))
+    row, seats = require_seats(promises, row)
     _refuse_unsuitable(promises, row, moves)
     _try_moves(row, seats, moves, rules)
     if moves:
@@ -180,13 +181,19 @@ def _refuse_unsuitable(promises: Promises, row: PoolSnapshot, moves: Sequence[Bo
 
 
 def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], rules: PromiseRules) -> None:
-    """Raise NoRoom if claims would not all fit on their new seats; the seats are left unchanged."""
-    left, come = list[BookingMove](), list[BookingMove]()
+    """Raise NoRoom if claims would not all fit on their new seats, Conflict if one of them has changed meanwhile.
+
+    The seats are left unchanged: the calendar may know more than the records, and what it knows is put back.
+    """
+    left, come = list[tuple[int, HeldClaim]](), list[BookingMove]()
     try:
         for move in moves:
-            if move.before > len(seats) or seats.release(move.before, move.held.holder) is None:
-                raise Conflict(move.record.key, wanted=move.record.revision, found=move.record.revision)
-            left.append(move)
+            held = seats.release(move.before, move.held.holder) if move.before <= len(seats) else None
+            if held is not None:
+                left.append((move.before, held))
+            if held != move.held:
+                known, message = move.record.revision, f"{move.held.holder} was changed meanwhile: read it again"
+                raise Conflict(move.record.key, wanted=known, found=known, message=message)
         for move in moves:
             refuse_unless_seat_takes(row, seats, move.after, move.held.claim, rules)
             seats.hold(move.after, move.held)
@@ -194,8 +201,8 @@ def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], ru
     finally:
         for move in come:
             seats.release(move.after, move.held.holder)
-        for move in left:
-            seats.hold(move.before, move.held)
+        for number, held in left:
+            seats.hold(number, held)
 
 
 def _edit_booking(moves: Sequence[BookingMove], pool: str, writer: Writer, now: datetime) -> Edit[Any]:

@@ -9,7 +9,9 @@ it. What is refused is packed again later.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
@@ -24,7 +26,7 @@ from lcm.controllers.pool.view import PoolView
 from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime
 from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Conflict, NoRoom
+from lcm.model.base.errors import Conflict, NoRoom, TooLarge
 from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.pool import LabWorkerPool, PoolPacking
 from lcm.model.kinds.worker import LabWorker
@@ -87,6 +89,7 @@ class SeatPacker:
         pack: PackRunner,
     ) -> None:
         self._plane = plane
+        self._clock = clock
         self._pack = pack
         self._wake: Callable[[PoolRef], object] = lambda _: None
         self._last: dict[str, _LastPacking] = {}
@@ -135,6 +138,8 @@ class SeatPacker:
         for kept in (self._last, self._figures):
             for uid in kept.keys() - alive:
                 del kept[uid]
+        for ref in [ref for ref, (view, _) in self._wanted.items() if view.pool.metadata.uid not in alive]:
+            del self._wanted[ref]
 
     def _due_at(self, view: PoolView, plan: PoolPlan) -> datetime | None:
         """Return when a pool is to be packed; None if that would change nothing."""
@@ -148,31 +153,39 @@ class SeatPacker:
         return min(soon if many else quiet, quiet if first is None else max(soon, first - PACK_AHEAD))
 
     async def _pack_pool(self, ref: PoolRef) -> Requeue:
-        """Find better seats for the claims of a pool, and move them step by step."""
-        view, filled = self._wanted.pop(ref, (None, {}))
-        problem = make_problem(view, filled) if view is not None else None
-        if view is None or problem is None:
-            return DONE
+        """Find better seats for the claims of a pool, and move them step by step; until that is done, it is wanted."""
+        wanted = self._wanted.get(ref)
+        if wanted is not None:
+            await self._pack_view(ref, replace(wanted[0], now=self._clock.now()), wanted[1])
+        if self._wanted.get(ref) is wanted:
+            self._wanted.pop(ref, None)
+        return DONE
+
+    async def _pack_view(self, ref: PoolRef, view: PoolView, filled: Mapping[int, LabWorker]) -> None:
+        problem = make_problem(view, filled)
+        if problem is None:
+            return
         uid, version = view.pool.metadata.uid, view.claims.version
         answer = await self._pack(problem)
         moved = await self._take_steps(ref, answer.steps)
         self._last[uid] = _LastPacking(view.now, version + moved)
         self._figures[uid] = _make_figures(view, problem, answer, moved)
         self._wake(ref)
-        return DONE
 
     async def _take_steps(self, ref: PoolRef, steps: Sequence[Sequence[SeatMove]]) -> int:
         """Move claims; return how many were moved. What has changed meanwhile is refused and stays."""
-        moved = refused = 0
-        for step in steps:
+        waiting, moved, refused = deque(steps), 0, 0
+        while waiting and refused < MOST_REFUSED:
+            step = waiting.popleft()
             try:
                 await self._plane.reseat(ref, [_seat_change(move) for move in step])
                 moved += len(step)
-            except (NoRoom, Conflict) as error:
+            except (NoRoom, Conflict, TooLarge) as error:
+                if isinstance(error, TooLarge) and len(step) > 1:
+                    waiting.extendleft((step[len(step) // 2 :], step[: len(step) // 2]))
+                    continue
                 _log.info("claims stay where they are", pool=str(ref), claims=len(step), error=str(error))
                 refused += 1
-                if refused == MOST_REFUSED:
-                    break
             await asyncio.sleep(STEP_PAUSE_SECONDS)
         if moved:
             _log.info("claims moved to other planned workers", pool=str(ref), claims=moved, refused=refused)

@@ -7,12 +7,10 @@ end of its parent process. PlanRequest is the request: a timetable, what to comp
 system.
 """
 
-import os
 import signal
 import sys
-import threading
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -25,6 +23,7 @@ from lcm.sim.plan.results import Comparison
 from lcm.sim.plan.summary import summary
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.variant import read_variants
+from lcm.system.child_process import exit_with_parent
 
 _MOST_FAULTS = 60
 
@@ -70,13 +69,10 @@ def run_request(request: PlanRequest, heard: OnProgress = lambda _: None) -> Com
     return plan(request.title, timetable, wanted, search=request.smallest, cores=request.cores, heard=heard)
 
 
-_PARENT_CHECK_SECONDS: Final = 1.0
-
-
 def main() -> int:
     """Run the request on standard input, and write progress and result to standard output."""
     signal.signal(signal.SIGTERM, _exit_on_signal)
-    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    exit_with_parent()
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(), type=PlanRequest)
         comparison = run_request(request, _write_progress)
@@ -98,16 +94,6 @@ def _write_progress(progress: PlanProgress) -> None:
 def _write_line(value: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Exit when the parent process does: nobody else would read the answer, or end a plan that takes too long."""
-    never = threading.Event()
-    while os.getppid() == parent:
-        never.wait(_PARENT_CHECK_SECONDS)
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)  # its child processes are in its group
-    os._exit(1)
 
 
 def _exit_on_signal(_signal: int, _frame: FrameType | None) -> None:
