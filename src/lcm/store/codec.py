@@ -211,7 +211,7 @@ class _Unknown:
 
     fields: dict[str, Json]
     """The object's own fields that are not known."""
-    within: "dict[str | int, _Unknown]"
+    within: "dict[Any, _Unknown]"
     """What is not known of its values or members, by name or place."""
 
 
@@ -224,14 +224,14 @@ def _find_unknown(document: Json, shape: _Shape | None) -> _Unknown | None:
         return None
     if isinstance(document, list):
         found = ((place, _find_unknown(value, shape.members)) for place, value in enumerate(document))
-        inner: dict[str | int, _Unknown] = {place: one for place, one in found if one is not None}
+        inner: dict[Any, _Unknown] = {place: one for place, one in found if one is not None}
         return _Unknown({}, inner) if inner else None
     return _find_unknown_fields(document, shape) if isinstance(document, dict) else None
 
 
 def _find_unknown_fields(document: dict[str, Json], shape: _Shape) -> _Unknown | None:
     own: dict[str, Json] = {}
-    within: dict[str | int, _Unknown] = {}
+    within: dict[Any, _Unknown] = {}
     fields, values = shape.fields, shape.values
     for name, value in document.items():
         inner = values if fields is None else fields.get(name, _NO_FIELD)
@@ -264,7 +264,7 @@ def _merge(new: Json, old: Json, unknown: _Unknown | None, shape: _Shape | None)
         merged = unknown.fields | new
         for name, inner in unknown.within.items():
             if name in new:
-                known = shape.values if shape.fields is None else shape.fields[str(name)]
+                known = shape.values if shape.fields is None else shape.fields[name]
                 merged[name] = _merge(new[name], old[name], inner, known)
         return merged
     if isinstance(new, list) and isinstance(old, list) and shape.members is not None:

@@ -67,6 +67,8 @@ class DirectHost:
         self._failures = PlannedFailures(LabHost, cml.spells, *([spells] if spells is not None else []))
         self.fail_next = self._failures.fail_next
         self._described: dict[str, NodeFacts] = {}
+        self._nodes_by_lab: Mapping[str, Sequence[NodeFacts]] = {}
+        self._described_number = 0
 
     async def sign_in(self) -> None:
         async with self._verb("sign_in"):
@@ -245,8 +247,13 @@ class DirectHost:
         return user
 
     def _describe_nodes(self) -> Mapping[str, Sequence[NodeFacts]]:
-        self._described = known = facts.describe_nodes(self._cml, self._described)
-        return {lab.id: [known[ref] for ref in lab.nodes] for lab in self._cml.labs if lab.nodes}
+        """Describe the nodes of each lab; the same object is returned until anything changes."""
+        number = self._cml.labs.state_number()
+        if number != self._described_number:
+            self._described_number = number
+            self._described = known = facts.describe_nodes(self._cml, self._described)
+            self._nodes_by_lab = {lab.id: [known[ref] for ref in lab.nodes] for lab in self._cml.labs if lab.nodes}
+        return self._nodes_by_lab
 
     def _lab(self, lab_id: str) -> SimLab:
         return self._cml.labs.get(lab_id)
