@@ -205,10 +205,9 @@ def test_as_soon_as_possible_lasts_as_long_as_asked_for_and_as_is_claimed() -> N
 
 def test_a_quick_step_is_followed_by_the_next_and_a_slow_one_is_told_first() -> None:
     quick, slow = ({"progress": at_fetch(seconds)} for seconds in (1, 2))
-    for fields, follows in ((quick, Do(Import())), (slow, StepName.IMPORT)):
-        assert _follows(react(view(_P.INSTANTIATING, lab=None, fields=fields), Prepare(), SAVED)) == follows
-    for fields, follows in ((quick, Do(Start("lab-1"))), (slow, StepName.START)):
-        assert _follows(react(view(_P.INSTANTIATING, lab=None, fields=fields), Import(), FRESH)) == follows
+    first, other = (view(_P.INSTANTIATING, lab=None, fields=fields) for fields in (quick, slow))
+    assert [_follows(react(one, Prepare(), SAVED)) for one in (first, other)] == [Do(Import()), StepName.IMPORT]
+    assert [_follows(react(one, Import(), FRESH)) for one in (first, other)] == [Do(Start("lab-1")), StepName.START]
     runs = react(view(_P.INSTANTIATING, lab=None, fields=quick), Import(), RUNS)
     assert _follows(runs) == StepName.START, "what runs is not started again"
 

@@ -4,7 +4,6 @@ Every effect suspends once before and once after it, so that a caller can be sto
 none, and suspends once.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
@@ -45,6 +44,7 @@ from lcm.sim.cml.rest.views import element_states
 from lcm.sim.cml.topology import write_lab_file
 from lcm.sim.cml.users import User
 from lcm.sim.time.faults import ActiveFaults, PlannedFailures
+from lcm.system.tasks import NEXT_TURN
 
 T = TypeVar("T")
 
@@ -211,11 +211,11 @@ class DirectHost:
         )
 
     async def close(self) -> None:
-        await asyncio.sleep(0)
+        await NEXT_TURN
 
     async def _ask(self, verb: str, read: Callable[[], T], *, sign_in: bool = True) -> T:
         """Return an answer, or raise what goes wrong on the way. It has no effect, so it suspends once only."""
-        await asyncio.sleep(0)
+        await NEXT_TURN
         failures = self._failures
         if failures.is_active(verb):
             await failures.delay_call(verb)
@@ -298,7 +298,7 @@ class _VerbScope:
         self._sign_in = sign_in
 
     async def __aenter__(self) -> User:
-        await asyncio.sleep(0)
+        await NEXT_TURN
         await self._failures.delay_call(self._verb)
         self._failures.raise_before_effect(self._verb)
         try:
@@ -310,7 +310,7 @@ class _VerbScope:
         if isinstance(error, CmlDown | CmlRefusal):
             raise _translate(error, self._refused) from error
         if error is None:
-            await asyncio.sleep(0)
+            await NEXT_TURN
             self._failures.raise_after_effect(self._verb)
 
 

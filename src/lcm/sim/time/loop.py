@@ -249,7 +249,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             for _ in range(len(ready)):
                 one = ready.popleft()
                 if type(one) is tuple:
-                    run_step(*one)
+                    host, context, callback, args = one
+                    if host is None:
+                        context.run(callback, *args)
+                    else:
+                        run_step(host, context, callback, args)
                 elif not one._cancelled:  # noqa: SLF001  a handle is run as the base class runs it
                     one._run()  # noqa: SLF001  likewise
             if self._stopping:
