@@ -308,7 +308,7 @@ class Runtime(Generic[R]):
         while True:
             ref = await self._queue.take()
             try:
-                if self._time_slice.is_over():  # neither taking nor a quick look suspends
+                if self._queue and self._time_slice.is_over():  # neither taking nor a quick look suspends
                     async with self._turns:  # one of us a turn
                         await self._time_slice.yield_if_over()
                 self._schedule_next(ref, await self._reconcile_once(ref))
