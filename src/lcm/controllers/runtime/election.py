@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, NotRequired, TypedDict
+from typing import Any, ClassVar, Final, NoReturn, NotRequired, TypedDict
 
 import structlog
 
@@ -30,7 +30,7 @@ from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck, WentB
 from lcm.model.kinds.registry import Resource
 from lcm.providers.protocols.permit import permit_scope
 from lcm.settings.load import Settings
-from lcm.system.tasks import TimeLimit, cancel_and_wait, first_error, run_until_first_ends
+from lcm.system.tasks import cancel_and_wait, first_error, run_until_first_ends
 
 Lead = Callable[[Plane], Coroutine[Any, Any, None]]
 """The work of a leader. It gets a plane whose writes are fenced, and is cancelled when the term ends."""
@@ -169,16 +169,13 @@ class Election:
 
     async def _keep(self, term: "_LeaderTerm", line: LeaseLine) -> None:
         """Keep a term until it is lost; raises Deposed then. Nothing of the leader's loop may be touched here."""
-        await run_until_first_ends(self._renew(term, line), self._watch_lease(term, line))
+        await run_until_first_ends(self._renew(term, line), self._watch_lease(term, line), term.expire())
 
     async def _renew(self, term: "_LeaderTerm", line: LeaseLine) -> None:
-        """Renew the lease again and again, and raise Deposed when the term is over, whatever hangs meanwhile."""
         while True:
-            await asyncio.sleep(min(term.seconds_until_renewal(), max(term.seconds_left(), 0.0)))
-            term.check()
+            await asyncio.sleep(term.seconds_until_renewal())
             asked_at = self._stopwatch.seconds()
-            # While the term lasts, another attempt may succeed; one that is not answered lasts no longer than it.
-            with suppress(Later, Stuck, TimeoutError), TimeLimit(term.seconds_left()):
+            with suppress(Later, Stuck):  # while the term lasts, another attempt may succeed
                 await line.renew(term.lease)
                 term.extend(asked_at)
             term.check()
@@ -247,6 +244,12 @@ class _LeaderTerm:
     def is_valid(self) -> bool:
         """Return whether an effect may be started now."""
         return self.seconds_left() > 0
+
+    async def expire(self) -> NoReturn:
+        """Wait until the term is over, whatever hangs meanwhile, and raise Deposed."""
+        while True:
+            await asyncio.sleep(max(self.seconds_left(), 0.0))
+            self.check()
 
     def check(self) -> None:
         """Raise Deposed unless an effect may be started now."""
