@@ -175,8 +175,11 @@ class Election:
         while True:
             await asyncio.sleep(term.seconds_until_renewal())
             asked_at = self._stopwatch.seconds()
-            with suppress(Later, Stuck):  # while the term lasts, another attempt may succeed
+            try:
                 await line.renew(term.lease)
+            except (Later, Stuck):
+                pass  # while the term lasts, another attempt may succeed
+            else:
                 term.extend(asked_at)
             term.check()
 

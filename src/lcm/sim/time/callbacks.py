@@ -18,7 +18,7 @@ _Task: Final = asyncio.Task
 _METHODS: Final = frozenset(dir(_Task))
 _WRAPPER: Final = "TaskStepMethWrapper"
 """The type of most steps, which asyncio does not export."""
-_WAKE_UP: Final = "task_wakeup"
+WAKE_UP: Final = "task_wakeup"
 """The name of the method by which a future wakes its task, which nothing else has."""
 STEP_TYPES: Final[set[type]] = set()
 """Types of which every instance is a task's next step, as far as one was seen."""
@@ -148,7 +148,7 @@ class Timer(TimerHandle):
 
 def is_task_step(callback: Any) -> bool:  # noqa: ANN401  any callback
     """Return whether a callback is a task's next step."""
-    if type(callback) is BuiltinMethodType and callback.__name__ == _WAKE_UP:
+    if type(callback) is BuiltinMethodType and callback.__name__ == WAKE_UP:
         return isinstance(callback.__self__, _Task)
     if type(callback) in STEP_TYPES:
         return True
