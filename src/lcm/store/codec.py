@@ -59,8 +59,8 @@ class Codec:
         if onto is None or self.is_fully_known(onto, type(value)):
             return self._head + b"\n" + body
         parse = self._parse_once if len(onto) <= _MAX_CACHED_BYTES else self._parse
-        head, old = parse(onto, type(value))
-        merged = _merge(msgspec.json.decode(body), old, _shape_of_struct(type(value)))
+        head, old, unknown = parse(onto, type(value))
+        merged = _merge(msgspec.json.decode(body), old, unknown, _shape_of_struct(type(value)))
         newer = _versions(head)[0] > self._schema
         return (head if newer else self._head) + b"\n" + msgspec.json.encode(merged)
 
@@ -84,14 +84,14 @@ class Codec:
                 return _decoder(kind).decode(body), True
             except _DECODE_ERRORS:
                 pass  # perhaps it only has fields of a newer minor version: read the known ones
-        _, document = (self._parse_once if len(raw) <= _MAX_CACHED_BYTES else self._parse)(raw, kind)
+        _, document, unknown = (self._parse_once if len(raw) <= _MAX_CACHED_BYTES else self._parse)(raw, kind)
         try:
-            return msgspec.convert(_prune(document, _shape_of_type(kind)), kind), False
+            return msgspec.convert(_without(document, unknown), kind), False
         except msgspec.ValidationError as error:
             message = f"a stored {kind.__name__} cannot be read ({error}); run the version that wrote it, or newer"
             raise Stuck("UnreadableDocument", message) from error
 
-    def _parse(self, raw: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Json]]:
+    def _parse(self, raw: bytes, kind: type[msgspec.Struct]) -> "tuple[bytes, dict[str, Json], _Unknown | None]":
         head, _, body = raw.partition(b"\n")
         try:
             schema, reads = _versions(head)
@@ -104,7 +104,7 @@ class Codec:
         for step in range(schema, self._schema):
             upgrade = self._upgrades.get(step, {}).get(kind.__name__)
             document = upgrade(document) if upgrade else document
-        return head, document
+        return head, document, _find_unknown(document, _shape_of_struct(kind))
 
 
 def decode_known(body: bytes | msgspec.Raw, kind: type[D]) -> D:
@@ -205,43 +205,83 @@ def _shape_of_union(parts: Sequence[_Shape]) -> _Shape | None:
 _shape_of_type: Final[Callable[[Any], _Shape | None]] = cache(lambda kind: _shape_of(inspect.type_info(kind)))
 
 
-def _prune(document: Json, shape: _Shape | None) -> Json:
+@dataclass(slots=True)
+class _Unknown:
+    """What this version does not know of an object or an array. None stands for nothing."""
+
+    fields: dict[str, Json]
+    """The object's own fields that are not known."""
+    within: "dict[Any, _Unknown]"
+    """What is not known of its values or members, by name or place."""
+
+
+_NO_FIELD: Final = _Shape()
+
+
+def _find_unknown(document: Json, shape: _Shape | None) -> _Unknown | None:
+    """Return what is not known of a document."""
     if shape is None:
-        return document
-    if isinstance(document, dict):
-        known, values = shape.fields, shape.values
-        if known is not None:
-            return {name: _prune(value, known[name]) for name, value in document.items() if name in known}
-        return {name: _prune(value, values) for name, value in document.items()}
+        return None
     if isinstance(document, list):
-        return [_prune(value, shape.members) for value in document]
-    return document
+        found = ((place, _find_unknown(value, shape.members)) for place, value in enumerate(document))
+        inner: dict[Any, _Unknown] = {place: one for place, one in found if one is not None}
+        return _Unknown({}, inner) if inner else None
+    return _find_unknown_fields(document, shape) if isinstance(document, dict) else None
 
 
-def _merge(new: Json, old: Json, shape: _Shape | None) -> Json:
-    if shape is None:
+def _find_unknown_fields(document: dict[str, Json], shape: _Shape) -> _Unknown | None:
+    own: dict[str, Json] = {}
+    within: dict[Any, _Unknown] = {}
+    fields, values = shape.fields, shape.values
+    for name, value in document.items():
+        inner = values if fields is None else fields.get(name, _NO_FIELD)
+        if inner is _NO_FIELD:
+            own[name] = value
+        elif inner is not None and value and (found := _find_unknown(value, inner)) is not None:
+            within[name] = found
+    return _Unknown(own, within) if own or within else None
+
+
+def _without(document: Json, unknown: _Unknown | None) -> Json:
+    """Return a document without what is not known of it."""
+    if unknown is None:
+        return document
+    if isinstance(document, list):
+        return [_without(value, unknown.within.get(place)) for place, value in enumerate(document)]
+    known = {name: value for name, value in document.items() if name not in unknown.fields}
+    return known | {name: _without(document[name], inner) for name, inner in unknown.within.items()}
+
+
+def _prune(document: Json, shape: _Shape | None) -> Json:
+    return _without(document, _find_unknown(document, shape))
+
+
+def _merge(new: Json, old: Json, unknown: _Unknown | None, shape: _Shape | None) -> Json:
+    """Return a document with what was not known of its old state."""
+    if unknown is None or shape is None:
         return new
     if isinstance(new, dict) and isinstance(old, dict):
-        known = shape.fields
-        if known is None:
-            return {name: _merge(value, old.get(name), shape.values) for name, value in new.items()}
-        kept = {name: value for name, value in old.items() if name not in known}
-        return kept | {name: _merge(value, old.get(name), known[name]) for name, value in new.items()}
+        merged = unknown.fields | new
+        for name, inner in unknown.within.items():
+            if name in new:
+                known = shape.values if shape.fields is None else shape.fields[name]
+                merged[name] = _merge(new[name], old[name], inner, known)
+        return merged
     if isinstance(new, list) and isinstance(old, list) and shape.members is not None:
-        return _merge_members(new, old, shape.members)
+        return _merge_members(new, old, unknown, shape.members)
     return new
 
 
-def _merge_members(new: list[Json], old: list[Json], shape: _Shape) -> list[Json]:
+def _merge_members(new: list[Json], old: list[Json], unknown: _Unknown, shape: _Shape) -> list[Json]:
     """Merge the members of lists. The old state of a member is found by identity, or by all that is known of it."""
     if shape.fields is None:
         return new
-    left = [(_identify_member(one, shape), one) for one in old]
+    left = [(_identify_member(one, shape), one, unknown.within.get(place)) for place, one in enumerate(old)]
     merged = []
     for value in new:
         wanted = value if shape.identity is None else value[shape.identity]
-        place = next((place for place, (known, _) in enumerate(left) if known == wanted), None)
-        merged.append(value if place is None else _merge(value, left.pop(place)[1], shape))
+        place = next((place for place, (known, _, _) in enumerate(left) if known == wanted), None)
+        merged.append(value if place is None else _merge(value, *left.pop(place)[1:], shape))
     return merged
 
 

@@ -8,7 +8,7 @@ Lease expiry is a timer of the store itself, not of the holder.
 import asyncio
 import contextvars
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Generator, Mapping, Sequence
 
 import msgspec
 
@@ -43,6 +43,7 @@ from lcm.store.base import (
     pack_events,
 )
 from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
+from lcm.system.tasks import NEXT_TURN
 
 _HISTORY_COMMITS = 100
 _EMPTY_CONTEXT = contextvars.Context()
@@ -53,6 +54,18 @@ class _HeldLease(msgspec.Struct):
     timer: asyncio.TimerHandle
     ends_at: float
     """By the loop's clock. A renewal only moves this: the timer looks at it when it fires."""
+
+
+class _Suspension:
+    """Awaited before each effect, it suspends the caller; raises Unreachable if the store is closed by then."""
+
+    def __init__(self, store: "MemoryStore") -> None:
+        self._store = store
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+        if self._store.is_closed:
+            raise Unreachable(CLOSED)
 
 
 class MemoryStore:
@@ -68,7 +81,8 @@ class MemoryStore:
         """Keys with more than one state, or only a deletion: the ones that a compaction looks at."""
         self._log: list[CommitChanges] = []
         self._leases: dict[str, _HeldLease] = {}
-        self._closed = False
+        self.is_closed = False
+        self._suspended = _Suspension(self)
         self._hub = Hub(self._history, tail=self._revision, backlog=backlog)
 
     @property
@@ -84,7 +98,7 @@ class MemoryStore:
                 raise Conflict(op.key, wanted=op.at, found=found)
         writes: list[Op] = [*ops, Put(EVENTS_KEY, pack_events(events))] if events else list(ops)
         revision = self._write(writes)
-        await asyncio.sleep(0)
+        await NEXT_TURN
         return revision
 
     async def get(self, key: str) -> Entry | None:
@@ -138,7 +152,7 @@ class MemoryStore:
         ends_at = loop.time() + ttl_seconds
         timer = loop.call_at(ends_at, self._check_lease, lease, context=_EMPTY_CONTEXT)
         self._leases[name] = _HeldLease(lease, timer, ends_at)
-        await asyncio.sleep(0)
+        await NEXT_TURN
         return lease
 
     async def renew(self, lease: Lease) -> None:
@@ -146,12 +160,12 @@ class MemoryStore:
         self._check_fence(lease.fence())
         held = self._leases[lease.name]
         held.ends_at = asyncio.get_running_loop().time() + held.lease.ttl_seconds
-        await asyncio.sleep(0)
+        await NEXT_TURN
 
     async def release(self, lease: Lease) -> None:
         await self._suspend()
         self._end_lease(lease)
-        await asyncio.sleep(0)
+        await NEXT_TURN
 
     async def lease(self, name: str) -> Lease | None:
         await self._suspend()
@@ -198,15 +212,13 @@ class MemoryStore:
         return self._revision
 
     async def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
         self._hub.close()
         for held in self._leases.values():
             held.timer.cancel()
 
-    async def _suspend(self) -> None:
-        await asyncio.sleep(0)
-        if self._closed:
-            raise Unreachable(CLOSED)
+    def _suspend(self) -> Awaitable[None]:
+        return self._suspended
 
     def _write(self, ops: Sequence[Op]) -> int:
         revision = self._revision + 1
@@ -252,7 +264,7 @@ class MemoryStore:
         return states[place - 1][1] if place else None
 
     async def _history(self, prefix: str, after: int, until: int) -> tuple[Sequence[CommitChanges], int]:
-        await asyncio.sleep(0)
+        await NEXT_TURN
         if after < self._compacted:
             raise compacted_error(after)
         low, high = key_range(prefix)

@@ -3,8 +3,8 @@
 `Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
 `run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
 and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work,
-and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name. `TimeLimit` is for what is awaited all the
-time.
+and `LoopTurns` is what many who do so share; `KeyedLocks` are locks by name. `TimeLimit` and `NEXT_TURN` are for what
+is awaited all the time.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Final, Self
@@ -25,6 +25,17 @@ _log: Final = structlog.get_logger()
 
 
 _LAST_WORDS_SECONDS: Final = 0.5
+
+
+class _NextTurn:
+    """What `asyncio.sleep(0)` is, for frequent use."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+NEXT_TURN: Final = _NextTurn()
+"""Awaited, it lets everybody else who can run do so once."""
 
 
 class TimeLimit:

@@ -122,7 +122,9 @@ def test_every_move_is_in_the_table_and_every_move_of_the_table_is_made() -> Non
         if isinstance(decision, Do):
             several = [react(seen, decision.effect, answer) for answer in ANSWERS]
         for one in several:
-            assert not isinstance(one, Do), "an effect is not followed by another"
+            if isinstance(one, Do):
+                assert type(decision) is Do
+                assert (type(decision.effect), type(one.effect)) in {(Prepare, Import), (Import, Start)}
             if isinstance(one, Report) and one.status.phase is not seen.status.phase:
                 SESSION_MACHINE.check_step(seen.status.phase, one.status.phase, by=LABLET_CONTROLLER, status=one.status)
                 made.add((seen.status.phase, one.status.phase))
@@ -199,6 +201,35 @@ def test_as_soon_as_possible_lasts_as_long_as_asked_for_and_as_is_claimed() -> N
 
     assert end(30) == given.moment("10:30")
     assert end(300) == given.moment("11:00"), "ten minutes before the claim's end it is cleaned up"
+
+
+def test_a_quick_step_is_followed_by_the_next_and_a_slow_one_is_told_first() -> None:
+    quick, slow = ({"progress": at_fetch(seconds)} for seconds in (1, 2))
+    first, other = (view(_P.INSTANTIATING, lab=None, fields=fields) for fields in (quick, slow))
+    assert [_follows(react(one, Prepare(), SAVED)) for one in (first, other)] == [Do(Import()), StepName.IMPORT]
+    assert [_follows(react(one, Import(), FRESH)) for one in (first, other)] == [Do(Start("lab-1")), StepName.START]
+    runs = react(view(_P.INSTANTIATING, lab=None, fields=quick), Import(), RUNS)
+    assert _follows(runs) == StepName.START, "what runs is not started again"
+
+
+def test_what_is_refused_after_a_quick_step_is_told_with_how_far_it_came() -> None:
+    seen = view(_P.INSTANTIATING, lab=None, fields={"progress": at_fetch(1), "cml_lab_id": None})
+    for effect, step, lab in ((Import(), StepName.IMPORT, None), (Start("lab-1"), StepName.START, "lab-1")):
+        noted = react(seen, effect, Failure("NoRoom", "no licence left"))
+        assert _follows(noted) == step
+        assert isinstance(noted, Report)
+        assert (noted.status.last_error, noted.status.cml_lab_id) == ("no licence left", lab)
+
+
+def at_fetch(seconds: int) -> Progress:
+    """Return the progress of a session that began so many seconds ago."""
+    return Progress(step=StepName.FETCH, percent=5, message="", at=NOW - timedelta(seconds=seconds))
+
+
+def _follows(decision: Decision) -> object:
+    """Return what follows: an effect, or the step that is reported."""
+    assert not isinstance(decision, Wait)
+    return decision if isinstance(decision, Do) else decision.status.progress and decision.status.progress.step
 
 
 def test_what_no_worker_could_run_is_not_tried_again() -> None:

@@ -9,10 +9,10 @@ import structlog
 from harness.session_world import HOUR, MINUTE, PORTS, Lablets, phases, prepared, told
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.session.lifecycle import LAB_NOT_REMOVED, LAB_STOPPED
-from lcm.controllers.session.progress import prepared_uri
+from lcm.controllers.session.progress import StepName, prepared_uri
 from lcm.model.base.errors import Stuck, TooLarge, Unreachable
 from lcm.model.kinds.definition import Topology
-from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.session import LabletSession, Progress, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.providers.protocols.labhost import CmlLabCreationError
 from lcm.sim.cml.parts import NodeState
@@ -244,12 +244,9 @@ def test_a_lab_that_is_not_seen_gone_keeps_its_ports_and_is_complained_of() -> N
 def test_a_file_that_was_prepared_and_is_gone_is_prepared_again() -> None:
     async def life() -> None:
         world, worker = await prepared()
-        session = await world.given_session(worker)
-        host = await world.host(worker)
-        host.fail_next("ensure", Unreachable("cut"), times=3)
+        progress = Progress(step=StepName.IMPORT, percent=10, message="", at=world.clock.now())
+        await world.given_session(worker, _P.INSTANTIATING, progress=progress)
         async with world.attended():
-            await world.until(lambda one: one.status.progress is not None and one.status.progress.step == "import")
-            await world.artifacts.remove(prepared_uri(session))
             await world.comes_to(_P.RUNNING, within=5 * MINUTE)
 
     run(life)

@@ -33,7 +33,7 @@ def test_a_lab_whose_import_landed_after_its_session_had_ended_is_removed(second
         await world.given_session(worker, slot=2 * HOUR)
         LateHost.seconds = seconds
         async with world.attended(hosts=Through(world, LateHost)):
-            await world.until(lambda one: one.status.progress is not None and one.status.progress.step == "import")
+            await world.comes_to(_P.INSTANTIATING, within=MINUTE)
             await asyncio.sleep(2)
             await world.otto.act(S1, Terminate())
             await world.comes_to(_P.TERMINATED, within=10 * MINUTE)

@@ -21,6 +21,7 @@ from lcm.system.tasks import TimeSlice
 _FIRST_PAUSE: Final = timedelta(seconds=0.5)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 _DOUBLINGS: Final = 8
+_NOT_LISTED: Final = "what was not listed is unknown, which is not the same as empty: see `ready`"
 _log: Final = structlog.get_logger()
 
 
@@ -36,6 +37,8 @@ class Cache:
         """Follow these kinds. `chance` spreads out the processes that list again after the same outage."""
         self._plane = plane
         self._objects: dict[type[Any], dict[Ref[Any], Resource]] = {kind: {} for kind in kinds}
+        self._listed: dict[type[Any], dict[Ref[Any], Resource]] | None = None
+        """The same, once everything was listed."""
         self._uids: dict[type[Any], dict[str, Ref[Any]]] = {kind: {} for kind in kinds}
         self._listed_at: dict[type[Any], int] = {}
         self._chance = chance
@@ -66,9 +69,9 @@ class Cache:
 
     def get(self, ref: Ref[R]) -> R | None:
         """Return an object by its name; None means that there is none, as far as is known."""
-        found = self._objects_of(ref.kind).get(ref)
-        assert found is None or isinstance(found, ref.kind)
-        return found
+        known = self._listed
+        assert known is not None, _NOT_LISTED
+        return known[ref.kind].get(ref)  # type: ignore[return-value]  # of that kind; asked too often to look
 
     def find(self, kind: type[R], uid: str) -> R | None:
         """Return an object by its uid; None means that there is none, as far as is known."""
@@ -143,8 +146,8 @@ class Cache:
             self._update(ref_of(resource), resource, version)
 
     def _objects_of(self, kind: type[Any]) -> dict[Ref[Any], Resource]:
-        assert self._complete.is_set(), "what was not listed is unknown, which is not the same as empty: see `ready`"
-        return self._objects[kind]
+        assert self._listed is not None, _NOT_LISTED
+        return self._listed[kind]
 
     async def _list(self) -> int:
         revisions = [await self._list_kind(kind) for kind in self._objects]
@@ -152,6 +155,7 @@ class Cache:
         if self._last_error:
             self._last_error = ""
             _log.info("cache caught up", kinds=self._kind_names)
+        self._listed = self._objects
         self._complete.set()
         self._advance(min(revisions))
         return self._revision

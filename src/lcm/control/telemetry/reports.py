@@ -315,11 +315,8 @@ async def list_newest_metrics(store: Store, workers: Iterable[LabWorker]) -> Seq
 
 def _reject_future_report(telemetry: WorkerTelemetry, now: datetime) -> None:
     """Raise Invalid for a time in the future: such a report would make every later one look old."""
-    problem = f"in the future: it is {now:%Y-%m-%dT%H:%M:%SZ}"
-    remedy = "set the clock of the machine that measures"
-    moments = {name: getattr(telemetry, name) for name in _TIME_FIELDS}
-    faults = [
-        Fault(name, problem, remedy) for name, at in moments.items() if at is not None and at > now + _MAX_REPORT_SKEW
-    ]
-    if faults:
-        raise Invalid(*faults)
+    latest = now + _MAX_REPORT_SKEW
+    wrong = [name for name in _TIME_FIELDS if (at := getattr(telemetry, name)) is not None and at > latest]
+    if wrong:
+        problem = f"in the future: it is {now:%Y-%m-%dT%H:%M:%SZ}"
+        raise Invalid(*(Fault(name, problem, "set the clock of the machine that measures") for name in wrong))

@@ -1,10 +1,12 @@
 """Watches the store itself: whether it takes writes, how full it is, and whether it is still the one that was opened.
 
 Started by `compose.api`; readiness, metrics and the list of alerts ask it. Reads do not show that a store is full, so
-it writes: a probe every few seconds, which uses no revision. A store that went back ends the process.
+it writes: a probe every few seconds, which uses no revision; how full it is changes slowly, and is asked with some
+of the probes. A store that went back ends the process.
 """
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -22,6 +24,8 @@ from lcm.model.telemetry.alert import Alert, Severity
 from lcm.store.base import Store, StoreUsage
 
 PROBE_SECONDS: Final = 5.0
+_PROBES_PER_SIZE: Final = 6
+"""With one of so many probes the store is asked how full it is."""
 ALERT_PERCENT: Final = 80
 NEARLY_FULL: Final = "StoreNearlyFull"
 NOT_WRITABLE: Final = "StoreNotWritable"
@@ -61,16 +65,17 @@ class StoreHealth:
 
     async def run(self) -> None:
         """Probe the store every few seconds, until cancelled. Raises WentBack when it is not the one that was known."""
-        while True:
-            await self.probe()
+        for number in itertools.count():
+            await self.probe(with_size=number % _PROBES_PER_SIZE == 0)
             await asyncio.sleep(PROBE_SECONDS)
 
-    async def probe(self) -> None:
-        """Probe once, and keep the alert about the store's size as the result says."""
+    async def probe(self, *, with_size: bool = True) -> None:
+        """Probe once. With its size, also keep the alert about that as the result says."""
         try:
-            self.usage = await self._store.usage()
+            if with_size:
+                self.usage = await self._store.usage()
             await self._store.probe()
-            if self.usage is not None:
+            if with_size and self.usage is not None:
                 await self._sync_alert(self.usage)
         except WentBack:
             raise

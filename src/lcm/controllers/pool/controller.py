@@ -183,7 +183,7 @@ class PoolReconciler:
         said = [(PoolCondition.TEMPLATE_FOUND, Truth.FALSE, "NotFound", message)]
         status = msgspec.structs.replace(pool.status, conditions=with_conditions(pool, said, self._clock.now()))
         self._cache.accept(await self._plane.step(pool, status))
-        return DONE
+        return Requeue(self._resync())
 
     async def _report(self, view: PoolView, made: PoolPlan, done: AppliedPlan) -> datetime | None:
         """Write what changed. Return when figures are to be written that were put off; None if there are none."""
@@ -303,6 +303,7 @@ class PoolController(ElectedController):
             clock=self.clock,
             chance=self.chance,
             resync=resync,
+            resting=lambda _: DONE,  # each look says when the next is due
             report_bug=follower.report_bug,
         )
         book.subscribe(runtime.enqueue)

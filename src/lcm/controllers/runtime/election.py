@@ -98,6 +98,13 @@ class Election:
             _log.info("election left", lease=self._name, holder=self._holder)
 
     async def _acquire_term(self) -> "_LeaderTerm":
+        waiting = _Vacancy(self._plane, self._name)
+        try:
+            return await self._request_until_elected(waiting)
+        finally:
+            await waiting.close()
+
+    async def _request_until_elected(self, waiting: "_Vacancy") -> "_LeaderTerm":
         while True:
             asked_at = self._stopwatch.seconds()
             try:
@@ -105,9 +112,8 @@ class Election:
                 self._logged_error = ""
                 if lease is not None:
                     return _LeaderTerm(lease, asked_at, self._stopwatch)
-                with suppress(TimeoutError):  # a missed notification must not block the lease for ever
-                    async with asyncio.timeout(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance())):
-                        await self._plane.wait_until_vacant(self._name)
+                # a missed notification must not block the lease for ever
+                await waiting.wait(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance()))
             except WentBack:
                 raise
             except (Later, Relist, Stuck) as error:
@@ -169,8 +175,11 @@ class Election:
         while True:
             await asyncio.sleep(term.seconds_until_renewal())
             asked_at = self._stopwatch.seconds()
-            with suppress(Later, Stuck):  # while the term lasts, another attempt may succeed
+            try:
                 await line.renew(term.lease)
+            except (Later, Stuck):
+                pass  # while the term lasts, another attempt may succeed
+            else:
                 term.extend(asked_at)
             term.check()
 
@@ -184,6 +193,29 @@ class Election:
                 term.mark_lost()
                 term.check()
             await asyncio.sleep(self._ttl_seconds * _RETRY)
+
+
+class _Vacancy:
+    """Waits for a lease to become free. One watch lasts for several waits."""
+
+    def __init__(self, plane: Plane, name: str) -> None:
+        self._plane = plane
+        self._name = name
+        self._watching: asyncio.Task[None] | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until the lease is free, but not for longer than that. Raises what the watch raises."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._plane.wait_until_vacant(self._name))
+        await asyncio.wait({self._watching}, timeout=seconds)
+        if self._watching.done():
+            ended, self._watching = self._watching, None
+            ended.result()
+
+    async def close(self) -> None:
+        """End the watch, if there is one."""
+        if self._watching is not None:
+            await cancel_and_wait([self._watching])
 
 
 class _LeaderTerm:

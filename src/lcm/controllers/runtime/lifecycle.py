@@ -1,4 +1,4 @@
-"""The life of an object outside: look, decide, do one thing, report, and say when to look again.
+"""The life of an object outside: look, decide, do what is called for, report, and say when to look again.
 
 `Lifecycle` is the one loop of the worker and session controllers. A kind adds its look, which fills a `LifeView`; its
 deciders and reactions, pure functions that make a `Decision` of it; its effects; and what it complains of. A missing or
@@ -283,7 +283,7 @@ class Life(Generic[R, V, S, E]):
     decide: Callable[[V], LifeDecision[S, E]]
     act: Callable[[V, E], Awaitable[object]]
     react: Callable[[V, E, Any], LifeDecision[S, E]]
-    """Decides what follows from an effect's outcome: anything but another effect."""
+    """Decides what follows from an effect's outcome: it may be another effect that the same phase calls for."""
     find_alerts: Callable[[V], Iterable[AlertFinding]]
     unchanged_alerts: Callable[[V], frozenset[str]] = lambda _: frozenset()
     """Names the alerts to leave as they are, though they are not among the findings."""
@@ -320,7 +320,7 @@ class Lifecycle(Generic[R, V, S, E]):
         return can_decide or self._alerts.has_any(ref) or ref in self._put_off
 
     async def reconcile(self, ref: Ref[R]) -> Requeue:
-        """Look at an object, decide, do one thing, and return when to look again."""
+        """Look at an object, decide, do what is called for, and return when to look again."""
         resource = self._cache.get(ref)
         if resource is None:
             self._alerts.forget(ref)
@@ -355,13 +355,18 @@ class Lifecycle(Generic[R, V, S, E]):
             await self._alerts.raise_bug(resource, error)
 
     async def _carry_out(self, view: V, effect: E) -> Wait | Report[S]:
+        ref = ref_of(view.resource)
         outcome = await attempt(self._life.act(view, effect))
         refusal = outcome.reason if isinstance(outcome, Failure) else None
-        _log.info("effect", object=str(ref_of(view.resource)), effect=type(effect).__name__, refused=refusal)
+        _log.info("effect", object=str(ref), effect=type(effect).__name__, refused=refusal)
         answered = msgspec.structs.replace(view, now=self._clock.now())  # an effect may take minutes
         decision = self._life.react(answered, effect, outcome)
-        assert not isinstance(decision, Do), "an effect is not followed by another"
-        return decision
+        if not isinstance(decision, Do):
+            return decision
+        known = self._cache.get(ref)
+        if known is None or known.metadata.resource_version != view.resource.metadata.resource_version:
+            return Wait(answered.now)  # it changed meanwhile
+        return await self._carry_out(answered, decision.effect)
 
     async def _write(self, view: V, report: Report[S]) -> None:
         """Write a status at exactly the revision that was looked at."""

@@ -20,6 +20,7 @@ comes again afterwards, and is never worked on twice at the same time.
 import asyncio
 import heapq
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,7 +46,9 @@ class WorkQueue(Generic[K]):
     """Keys with one due time each, the earliest that was asked for. Due keys are taken first in, first out."""
 
     def __init__(self) -> None:
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._ready: deque[K] = deque()
+        self._takers: deque[asyncio.Future[None]] = deque()
+        """Those who wait for a key, the longest first."""
         self._queued: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._in_progress: dict[K, float] = {}
@@ -64,7 +67,9 @@ class WorkQueue(Generic[K]):
 
     async def take(self) -> K:
         """Wait for the next due key. Nobody else gets it before `finish` is called."""
-        key = await self._ready.get()
+        while not self._ready:
+            await self._wait_for_key()
+        key = self._ready.popleft()
         self._queued.discard(key)
         self._in_progress[key] = math.inf
         return key
@@ -81,7 +86,7 @@ class WorkQueue(Generic[K]):
             timer.cancel()
         self._timers.clear()
         self._queued.clear()
-        self._ready = asyncio.Queue()
+        self._ready.clear()
 
     def __len__(self) -> int:
         """Return the number of keys that are due and not taken."""
@@ -101,7 +106,27 @@ class WorkQueue(Generic[K]):
     def _make_due(self, key: K) -> None:
         self._timers.pop(key, None)
         self._queued.add(key)
-        self._ready.put_nowait(key)
+        self._ready.append(key)
+        self._wake_taker()
+
+    async def _wait_for_key(self) -> None:
+        taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takers.append(taker)
+        try:
+            await taker
+        except asyncio.CancelledError:
+            if taker.cancelled():
+                self._takers.remove(taker)
+            elif self._ready:
+                self._wake_taker()  # another one gets the key for which this one was woken
+            raise
+
+    def _wake_taker(self) -> None:
+        while self._takers:
+            taker = self._takers.popleft()
+            if not taker.done():
+                taker.set_result(None)
+                return
 
 
 class Rests(Generic[K]):
@@ -283,7 +308,7 @@ class Runtime(Generic[R]):
         while True:
             ref = await self._queue.take()
             try:
-                if self._time_slice.is_over():  # neither taking nor a quick look suspends
+                if self._queue and self._time_slice.is_over():  # neither taking nor a quick look suspends
                     async with self._turns:  # one of us a turn
                         await self._time_slice.yield_if_over()
                 self._schedule_next(ref, await self._reconcile_once(ref))

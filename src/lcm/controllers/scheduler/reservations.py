@@ -100,9 +100,10 @@ DECIDERS: Final[Mapping[ReservationPhase, Callable[[ReservationFacts], Reservati
 def rest_of(reservation: Reservation) -> Requeue | None:
     """Return whether nothing is to be decided about a reservation until it changes; None if it does not rest.
 
-    What is decided of one whose sessions are still to come names the time of the next look.
+    What is decided of one that is not being cancelled names the time of the next look, and a change of one of its
+    sessions calls for one.
     """
-    return DONE if reservation.status.phase in {_P.PROMISED, *RESERVATION_MACHINE.final} else None
+    return None if reservation.status.phase is _P.CANCELLING else DONE
 
 
 def _report_phase(facts: ReservationFacts, phase: ReservationPhase, reason: str) -> Report[ReservationStatus]:

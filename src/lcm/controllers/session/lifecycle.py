@@ -134,7 +134,6 @@ DECIDERS: Final[Mapping[SessionPhase, Decide]] = {
 REACTIONS: Final[Mapping[type[Effect], React]] = {
     Prepare: starting.after_prepare,
     Import: starting.after_import,
-    Start: starting.after_start,
     Restart: running.after_restart,
     Observe: retry_if_refused,
     Collect: ending.after_collect,
@@ -168,6 +167,8 @@ def rest_of(session: LabletSession, now: datetime) -> Requeue | None:
 
 def react(view: SessionView, effect: Effect, outcome: EffectOutcome) -> Decision:
     """Return what to do after an effect, by its outcome."""
+    if isinstance(effect, Start):
+        return starting.after_start(view, effect, outcome)
     return REACTIONS[type(effect)](view, outcome)
 
 

@@ -61,6 +61,7 @@ class LookMemory:
     _silent: dict[str, _SilentWorker] = field(default_factory=dict)
     _unseen_since: dict[str, datetime] = field(default_factory=dict)
     _usual_starts: dict[tuple[str, str], tuple[datetime, timedelta | None]] = field(default_factory=dict)
+    _boot_seen_at: dict[str, datetime] = field(default_factory=dict)
 
     def cached_silence(self, worker: str) -> Unknown | None:
         """Return the last answer of a silent worker if it is not to be asked now. One session at a time asks it.
@@ -101,6 +102,18 @@ class LookMemory:
             return self._unseen_since.setdefault(session, self.clock.now())
         self._unseen_since.pop(session, None)
         return None
+
+    def take_boot_look(self, session: str, every: timedelta) -> bool:
+        """Return whether the nodes of a lab that boots may be looked at now: so often at most; count it if so."""
+        now, known = self.clock.now(), self._boot_seen_at.get(session)
+        if known is not None and now < known + every:
+            return False
+        self._boot_seen_at[session] = now
+        return True
+
+    def end_boot(self, session: str) -> None:
+        """Forget when the nodes of a lab were looked at: it has booted."""
+        self._boot_seen_at.pop(session, None)
 
     def usual_start(self, namespace: str, definition: str, find: Callable[[], timedelta | None]) -> timedelta | None:
         """Return how long labs of a definition take to start; the value is at most a minute old."""
@@ -223,8 +236,12 @@ class SessionLook:
         return lab if lab is not None else await ask_lab_host(host.find(title_of(session)))
 
     async def _look_at_boot(self, host: LabHost, lab: LabSummary, view: SessionView) -> Mapping[str, Any]:
-        converged = await ask_lab_host(host.converged(lab.lab_id))
+        converged, uid = await ask_lab_host(host.converged(lab.lab_id)), view.session.metadata.uid
+        if converged is True:
+            self.memory.end_boot(uid)
         if converged is not False or view.session.status.phase is _P.RUNNING or not is_node_look_due(view):
+            return {"converged": converged}
+        if not self.memory.take_boot_look(uid, view.rules.told_every):
             return {"converged": converged}
         nodes = await self._look_at_nodes(host, lab, view)
         stats = await ask_lab_host(host.simulation_stats(lab.lab_id))

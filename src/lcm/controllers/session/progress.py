@@ -44,7 +44,7 @@ class StepName(StrEnum):
 
 
 _STEP_TEXTS: Final = {
-    StepName.FETCH: (5, "fetching the lab and assigning its ports"),
+    StepName.FETCH: (5, "fetching the lab and importing it with its ports"),
     StepName.IMPORT: (10, "importing the lab"),
     StepName.START: (20, "starting the lab"),
     StepName.CONVERGE: (_START_PERCENT, "its nodes boot"),

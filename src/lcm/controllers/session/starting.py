@@ -1,8 +1,8 @@
 """SCHEDULED and INSTANTIATING: from a session that has a worker to a lab that has converged there.
 
 The topology gets the session's ports before it is imported, never afterwards, so no lab is ever open on another
-session's ports. Each step is recorded once it is done. What exists decides the next step, so a new leader continues
-from there.
+session's ports. A step that was quick is followed by the next; one that took its time is recorded first, so that people
+see how far it is. What exists decides the next step, so a new leader continues from there.
 """
 
 from dataclasses import replace
@@ -46,9 +46,11 @@ from lcm.model.kinds.session import (
 from lcm.model.telemetry.observation import larger_use
 from lcm.placement.claims import asap_length, is_too_late
 from lcm.placement.places import is_accepting
-from lcm.providers.protocols.labhost import LabSummary
+from lcm.providers.protocols.labhost import LabState, LabSummary
 
 NOT_PREPARED = "NotPrepared"
+QUICK = timedelta(seconds=2)
+"""A step that is over so soon after the last report is not reported by itself."""
 _P = SessionPhase
 _MINUTE = timedelta(minutes=1)
 
@@ -86,6 +88,8 @@ def after_prepare(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Continue with the import."""
     if isinstance(outcome, Failure):
         return _handle_refusal(view, outcome)
+    if _was_quick(view):
+        return Do(Import())
     return update_status(view, progress=at_step(view, StepName.IMPORT)) or poll_again(view)
 
 
@@ -94,17 +98,31 @@ def after_import(view: SessionView, outcome: EffectOutcome) -> Decision:
     if isinstance(outcome, Failure) and outcome.reason == NOT_PREPARED:
         return update_status(view, progress=at_step(view, StepName.FETCH)) or poll_again(view)
     if isinstance(outcome, Failure):
-        return _handle_refusal(view, outcome)
+        return _handle_refusal(view, outcome, **_reached(view, StepName.IMPORT))
+    if isinstance(outcome, LabSummary) and outcome.state is not LabState.STARTED and _was_quick(view):
+        return Do(Start(outcome.lab_id))
     lab_id = outcome.lab_id if isinstance(outcome, LabSummary) else None
     return update_status(view, progress=at_step(view, StepName.START), cml_lab_id=lab_id) or poll_again(view)
 
 
-def after_start(view: SessionView, outcome: EffectOutcome) -> Decision:
+def after_start(view: SessionView, effect: Start, outcome: EffectOutcome) -> Decision:
     """Wait for the lab's nodes."""
     if isinstance(outcome, Failure):
-        return _handle_refusal(view, outcome)
-    lab_id = view.lab.lab_id if isinstance(view.lab, LabSummary) else None
-    return update_status(view, progress=at_step(view, StepName.CONVERGE), cml_lab_id=lab_id) or poll_again(view)
+        return _handle_refusal(view, outcome, **_reached(view, StepName.START, cml_lab_id=effect.lab_id))
+    progress = at_step(view, StepName.CONVERGE)
+    return update_status(view, progress=progress, cml_lab_id=effect.lab_id) or poll_again(view)
+
+
+def _was_quick(view: SessionView) -> bool:
+    """Return whether hardly any time has passed since the last report."""
+    return view.status.progress is not None and view.now < view.status.progress.at + QUICK
+
+
+def _reached(view: SessionView, step: StepName, **found: str) -> dict[str, Any]:
+    """Return what is to be reported of a step that was refused, if nothing was reported of it yet."""
+    if not is_before_import(view) or is_at(view, step):
+        return {}
+    return {"progress": at_step(view, step), **found}
 
 
 def give_up(
@@ -159,12 +177,12 @@ def _give_up_if_over(view: SessionView) -> Decision | None:
     return None
 
 
-def _handle_refusal(view: SessionView, failure: Failure) -> Decision:
+def _handle_refusal(view: SessionView, failure: Failure, **reached: Any) -> Decision:  # noqa: ANN401 - fields of a status
     if failure.hopeless:
         return _give_up_for_good(view, failure)
     if view.now >= view.entered_at + view.rules.refused_for:
         return give_up(view, f"{failure.reason}: {failure.message}")
-    return retry_refused(view, failure)
+    return retry_refused(view, failure, **reached)
 
 
 def _give_up_for_good(view: SessionView, failure: Failure) -> Report[LabletSessionStatus]:

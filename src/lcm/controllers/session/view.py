@@ -207,9 +207,10 @@ def poll_patiently(view: SessionView) -> Wait:
     return Wait(view.now + max(view.rules.poll, min(passed, view.rules.told_every)))
 
 
-def retry_refused(view: SessionView, failure: Failure) -> Decision:
+def retry_refused(view: SessionView, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
     """Record a refusal, and try again after a while."""
-    return update_status(view, last_error=shorten_text(failure.message)) or Wait(view.now + view.rules.again)
+    told = shorten_text(failure.message)
+    return update_status(view, last_error=told, **fields) or Wait(view.now + view.rules.again)
 
 
 def retry_if_refused(view: SessionView, outcome: EffectOutcome) -> Decision:

@@ -9,6 +9,7 @@ spread, and are the same after a failover.
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
@@ -147,6 +148,7 @@ _SLOTS: Final = 60
 """Into so many parts an interval is divided: who is asked at the same moment is reported together."""
 
 
+@lru_cache(16_384)
 def fraction(name: str) -> float:
     """Return a name's place in an interval, always the same: from 0 up to 1."""
     return int.from_bytes(blake2b(name.encode(), digest_size=_HASH_BYTES).digest()) / float(2 ** (8 * _HASH_BYTES))

@@ -113,13 +113,14 @@ def keep_observable(ports: Mapping[str, int], template: PortTemplate) -> dict[st
     return {name: port for name, port in ports.items() if name not in template or template[name].ends}
 
 
-def _claimed_ports(text: str) -> Iterable[int]:
+@lru_cache(4096)
+def _claimed_ports(text: str) -> Sequence[int]:
     tag = read_tag(text)
     if tag is not None:
         return () if tag.outside is None else (tag.outside,)
     # CML may understand a tag that we cannot read, so every port that it might mean counts as used.
     numbers = map(int, _NUMBER.findall(text)) if _RESEMBLES_PORT_TAG.match(text) else ()
-    return (number for number in numbers if number in OPEN_PORTS)
+    return tuple(number for number in numbers if number in OPEN_PORTS)
 
 
 class RewriteSite(NamedTuple):

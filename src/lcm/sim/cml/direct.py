@@ -4,7 +4,6 @@ Every effect suspends once before and once after it, so that a caller can be sto
 none, and suspends once.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
@@ -45,6 +44,7 @@ from lcm.sim.cml.rest.views import element_states
 from lcm.sim.cml.topology import write_lab_file
 from lcm.sim.cml.users import User
 from lcm.sim.time.faults import ActiveFaults, PlannedFailures
+from lcm.system.tasks import NEXT_TURN
 
 T = TypeVar("T")
 
@@ -67,6 +67,8 @@ class DirectHost:
         self._failures = PlannedFailures(LabHost, cml.spells, *([spells] if spells is not None else []))
         self.fail_next = self._failures.fail_next
         self._described: dict[str, NodeFacts] = {}
+        self._nodes_by_lab: Mapping[str, Sequence[NodeFacts]] = {}
+        self._described_number = 0
 
     async def sign_in(self) -> None:
         async with self._verb("sign_in"):
@@ -209,11 +211,11 @@ class DirectHost:
         )
 
     async def close(self) -> None:
-        await asyncio.sleep(0)
+        await NEXT_TURN
 
     async def _ask(self, verb: str, read: Callable[[], T], *, sign_in: bool = True) -> T:
         """Return an answer, or raise what goes wrong on the way. It has no effect, so it suspends once only."""
-        await asyncio.sleep(0)
+        await NEXT_TURN
         failures = self._failures
         if failures.is_active(verb):
             await failures.delay_call(verb)
@@ -245,8 +247,13 @@ class DirectHost:
         return user
 
     def _describe_nodes(self) -> Mapping[str, Sequence[NodeFacts]]:
-        self._described = known = facts.describe_nodes(self._cml, self._described)
-        return {lab.id: [known[ref] for ref in lab.nodes] for lab in self._cml.labs if lab.nodes}
+        """Describe the nodes of each lab; the same object is returned until anything changes."""
+        number = self._cml.labs.state_number()
+        if number != self._described_number:
+            self._described_number = number
+            self._described = known = facts.describe_nodes(self._cml, self._described)
+            self._nodes_by_lab = {lab.id: [known[ref] for ref in lab.nodes] for lab in self._cml.labs if lab.nodes}
+        return self._nodes_by_lab
 
     def _lab(self, lab_id: str) -> SimLab:
         return self._cml.labs.get(lab_id)
@@ -291,7 +298,7 @@ class _VerbScope:
         self._sign_in = sign_in
 
     async def __aenter__(self) -> User:
-        await asyncio.sleep(0)
+        await NEXT_TURN
         await self._failures.delay_call(self._verb)
         self._failures.raise_before_effect(self._verb)
         try:
@@ -303,7 +310,7 @@ class _VerbScope:
         if isinstance(error, CmlDown | CmlRefusal):
             raise _translate(error, self._refused) from error
         if error is None:
-            await asyncio.sleep(0)
+            await NEXT_TURN
             self._failures.raise_after_effect(self._verb)
 
 

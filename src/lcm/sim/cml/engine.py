@@ -22,7 +22,7 @@ from lcm.sim.cml.pace import CmlPace, SpeedChange
 from lcm.sim.cml.parts import ACTIVE, Node, NodeState, NodeTimeline, SimLab
 from lcm.sim.cml.patty import PortMapping, map_ports
 from lcm.sim.cml.rest.documents import Json, MaintenanceUpdate, NoticeCreate, NoticeUpdate
-from lcm.sim.cml.stats import CmlMachine
+from lcm.sim.cml.stats import CmlMachine, MachineUse, MeasuredNodes, machine_use, measure_nodes
 from lcm.sim.cml.telemetry import CmlTelemetry, TelemetryEvent
 from lcm.sim.cml.topology import build_lab, read_topology
 from lcm.sim.cml.users import ResourcePool, ResourcePools, User, Users, resource_usage
@@ -133,6 +133,8 @@ class Cml:
         self.ended_runs = 0
         """How many times its power has gone off, as far as it knows."""
         self._known_runs: Sequence[PowerRun] = ()
+        self._measured: tuple[int, MeasuredNodes] | None = None
+        """What its nodes use, and the number of the state in which they were measured."""
         self._steady_since = self._steady_until = _NEVER
         self._on_since: float | None = -self.machine.boot_seconds if on and power is None else None
 
@@ -186,6 +188,13 @@ class Cml:
     def import_lab(self, text: str | bytes, owner: User, title: str | None = None) -> tuple[SimLab, list[str]]:
         """Make a lab of a topology file; return it with warnings."""
         return build_lab(self.labs, self._core, read_topology(text), owner.id, title)
+
+    def use(self) -> MachineUse:
+        """Return what runs here uses of the machine now."""
+        number, age = self.labs.state_number(), self.pace.age()
+        if self._measured is None or self._measured[0] != number:
+            self._measured = number, measure_nodes(self._labs.nodes(), age)
+        return machine_use(self.machine, self._measured[1], age)
 
     def active_nodes(self) -> list[Node]:
         """Return the nodes that run or are about to."""

@@ -24,7 +24,7 @@ from lcm.providers.protocols.labhost import (
 from lcm.sim.cml.definitions import NodeKind
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.parts import Interface, Node, NodeState, SimLab
-from lcm.sim.cml.stats import health_report, machine_use, node_addresses, simulation_stats
+from lcm.sim.cml.stats import health_report, node_addresses, simulation_stats
 from lcm.sim.cml.users import ResourcePool
 from lcm.sim.cml.wiring import interface_state
 
@@ -97,7 +97,7 @@ def interface_facts(node: Node, age: float) -> Iterator[InterfaceFacts]:
 def stats_facts(cml: Cml) -> Stats:
     """Describe what the machine has and uses."""
     machine = cml.machine
-    use = machine_use(machine, cml.labs.nodes(), cml.pace.age())
+    use = cml.use()
     disk_mb = machine.disk_gb * 1024
     return Stats(
         cpu_count=machine.cpu_count,

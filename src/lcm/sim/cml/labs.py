@@ -1,5 +1,6 @@
 """Labs and their nodes on a simulated CML: what may be done to them in which state, and how long it takes."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -41,6 +42,8 @@ class Labs:
         self._room = room
         self._labs: dict[str, SimLab] = {}
         self._never: dict[str, int] = {}
+        self._steady_until = -math.inf
+        self._number = 0
         self.kinds: dict[str, NodeKind] = dict(KINDS)
 
     def __iter__(self) -> Iterator[SimLab]:
@@ -53,6 +56,14 @@ class Labs:
         """Return all nodes of all labs."""
         return (node for lab in self._labs.values() for node in lab.nodes.values())
 
+    def state_number(self) -> int:
+        """Return a number that changes with every change of a lab, a node, or a node's state."""
+        age = self._age()
+        if age >= self._steady_until:
+            self._steady_until = min((node.life.next_change(age) for node in self.nodes()), default=math.inf)
+            self._number += 1
+        return self._number
+
     def get(self, ref: str) -> SimLab:
         """Return a lab; refuse an unknown one."""
         return find_known("Lab", self._labs, ref)
@@ -64,6 +75,7 @@ class Labs:
     def restore_labs(self, labs: Iterable[SimLab]) -> None:
         """Restore the labs of another CML."""
         self._labs = {lab.id: lab for lab in labs}
+        self._mark_changed()
 
     def create(self, owner_id: str, wanted: LabUpdate) -> SimLab:
         """Make an empty lab."""
@@ -89,6 +101,7 @@ class Labs:
             raise bad_request("The lab must be stopped and wiped before it can be deleted.")
         self._core.on_effect("remove", lab.title)
         del self._labs[lab.id]
+        self._mark_changed()
 
     def start(self, lab: SimLab) -> None:
         """Start every node that does not run."""
@@ -129,6 +142,7 @@ class Labs:
         node = Node(self._core.ids(), lab.id, spec, self.kind(spec.node_definition), NodeTimeline(self._age()))
         node.files, spec.configuration = to_files(spec.configuration, node.kind), None
         lab.nodes[node.id] = node
+        self._mark_changed()
         return node
 
     def change_node(self, lab: SimLab, node: Node, wanted: NodeUpdate) -> None:
@@ -191,6 +205,7 @@ class Labs:
         """Make a lab disappear whatever its state, as with a damaged disk."""
         self._core.telemetry.drop_planned(set(lab.nodes), self._age())
         del self._labs[lab.id]
+        self._mark_changed()
 
     def power_off(self, age: float | None = None) -> None:
         """Stop everything at once, as a power loss does, now or at a past age."""
@@ -202,12 +217,14 @@ class Labs:
     def _drop_to(self, node: Node, state: NodeState, age: float) -> None:
         self._core.telemetry.drop_planned({node.id}, age)
         node.life.plan(age, (0.0, state))
+        self._mark_changed()
 
     def _launch(self, lab: SimLab, nodes: list[Node]) -> None:
         self._core.telemetry.drop_planned({node.id for node in nodes}, self._age())
         for node in nodes:
             self._boot(lab, node)
         self._assign_addresses(lab, nodes)
+        self._mark_changed()
 
     def _boot(self, lab: SimLab, node: Node) -> None:
         jitter = self._core.chance.uniform(0.8, 1.25)
@@ -242,6 +259,7 @@ class Labs:
         for node in running:
             node.life.plan(age, (STOP_SECONDS, NodeState.STOPPED))
             self._core.telemetry.record("stop_node", after=STOP_SECONDS, lab_id=lab.id, node_id=node.id)
+        self._mark_changed()
         return bool(running)
 
     def _wipe_nodes(self, lab: SimLab, nodes: Iterable[Node]) -> None:
@@ -255,6 +273,7 @@ class Labs:
             for one in node.interfaces:
                 one.operational_mac = one.ip4 = None
             self._core.telemetry.record("wipe_node", after=WIPE_SECONDS, lab_id=lab.id, node_id=node.id)
+        self._mark_changed()
 
     def _is_startable(self, node: Node) -> bool:
         age = self._age()
@@ -265,7 +284,11 @@ class Labs:
 
     def _mark_modified(self, lab: SimLab) -> SimLab:
         lab.modified = self._core.pace.now()
+        self._mark_changed()
         return lab
+
+    def _mark_changed(self) -> None:
+        self._steady_until = -math.inf
 
 
 def to_files(configuration: Configuration, kind: NodeKind) -> Files:

@@ -4,6 +4,7 @@ A node's state is a pure function of its past and planned state changes and of t
 The rules are in `sim.cml.labs` and `sim.cml.wiring`.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -64,6 +65,10 @@ class NodeTimeline:
         """Drop future changes, and change state after each of these numbers of simulated seconds."""
         self._changes = [change for change in self._changes if change[0] <= age][-_MOST_PAST_CHANGES:]
         self._changes.extend((age + delay, state) for delay, state in steps)
+
+    def next_change(self, age: float) -> float:
+        """Return the age at which the state changes next, if nothing else is planned."""
+        return min((since for since, _ in self._changes if since > age), default=math.inf)
 
     def is_settled(self, age: float) -> bool:
         """Return whether it has reached the state that it was asked for."""

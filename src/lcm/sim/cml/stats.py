@@ -4,7 +4,7 @@ Loads are made up from a node's id and age, so the same moment always shows the 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -70,23 +70,55 @@ class MachineUse(NamedTuple):
     allocated_mb: int
 
 
-def machine_use(machine: CmlMachine, nodes: Iterable[Node], age: float) -> MachineUse:
+class _RunningLoad(NamedTuple):
+    """What the load of a running node is made of, until its state changes."""
+
+    cpus: int
+    peak: float
+    phase: float
+    boot_percent: float | None
+    """What it uses of its CPUs while it boots; None once it has booted."""
+    disk_mb: float
+    started: float
+
+
+class MeasuredNodes(NamedTuple):
+    """What nodes use until one of them changes its state: sums, and what depends on their age."""
+
+    memory_mb: float
+    total: int
+    allocated_cpus: int
+    allocated_mb: int
+    running: Sequence[_RunningLoad]
+
+
+def measure_nodes(nodes: Iterable[Node], age: float) -> MeasuredNodes:
     """Add up what running nodes use. Nodes that have disks here count as there, whether they run or not."""
-    busy, memory_mb, disk_mb = 0.4, float(_OWN_MEMORY_MB), float(_OWN_DISK_GB * 1024)
-    total = running = cpus = ram_mb = 0
+    memory_mb, total, cpus, ram_mb, loads = float(_OWN_MEMORY_MB), 0, 0, 0, list[_RunningLoad]()
     for node in nodes:
         state = node.life.state(age)
         total += state is not NodeState.DEFINED
         if state not in RUNNING:
             continue
         share, booted = _share_of(node.id), state is NodeState.BOOTED
-        own_cpus, own_mb = node.cpus, node.ram_mb
-        running, cpus, ram_mb = running + 1, cpus + own_cpus, ram_mb + own_mb
-        busy += own_cpus * _cpu_percent(share, age, booted=booted) / 100
-        memory_mb += own_mb * _ram_percent(share, booted=booted) / 100
-        disk_mb += _disk_mb(share, _seconds_run(node, age))
+        cpus, ram_mb = cpus + node.cpus, ram_mb + node.ram_mb
+        memory_mb += node.ram_mb * _ram_percent(share, booted=booted) / 100
+        boot = None if booted else _cpu_percent(share, age, booted=False)
+        started = node.life.age_entered(NodeState.STARTED) or math.inf
+        loads.append(_RunningLoad(node.cpus, 2 + 8 * share, 6.28 * share, boot, 200 + 400 * share, started))
+    return MeasuredNodes(memory_mb, total, cpus, ram_mb, loads)
+
+
+def machine_use(machine: CmlMachine, nodes: MeasuredNodes, age: float) -> MachineUse:
+    """Return what running nodes use at an age at which none of them has changed its state since they were measured."""
+    busy, disk_mb, turn, sin = 0.4, float(_OWN_DISK_GB * 1024), age / 97, math.sin
+    for cpus, peak, phase, boot, disk, started in nodes.running:
+        percent = round(min(peak * (1 + 0.5 * sin(turn + phase)), 100.0), 2) if boot is None else boot
+        busy += cpus * percent / 100
+        disk_mb += round(disk + min(age - started, 36_000) / 60) if age > started else round(disk)
     percent = round(min(100.0, 100 * busy / machine.cpu_count), 2)
-    return MachineUse(busy, percent, memory_mb, disk_mb, running, total, cpus, ram_mb)
+    memory_mb, total, allocated_cpus, allocated_mb, running = nodes
+    return MachineUse(busy, percent, memory_mb, disk_mb, len(running), total, allocated_cpus, allocated_mb)
 
 
 @lru_cache(4096)
@@ -127,7 +159,7 @@ def _disk_mb(share: float, ran: float) -> int:
 
 def system_stats(machine: CmlMachine, nodes: Iterable[Node], age: float) -> Json:
     """Return what the machine has and uses, as CML writes it."""
-    use = machine_use(machine, nodes, age)
+    use = machine_use(machine, measure_nodes(nodes, age), age)
     cpu = {"count": machine.cpu_count, "percent": use.cpu_percent}
     memory = _space(use.memory_mb, machine.memory_mb)
     disk = _space(use.disk_mb, machine.disk_gb * 1024)

@@ -5,7 +5,7 @@ run only while the host runs.
 """
 
 import asyncio
-from asyncio import Handle, TimerHandle
+from asyncio import Handle, TimerHandle, futures
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ _Task: Final = asyncio.Task
 _METHODS: Final = frozenset(dir(_Task))
 _WRAPPER: Final = "TaskStepMethWrapper"
 """The type of most steps, which asyncio does not export."""
-_WAKE_UP: Final = "task_wakeup"
+WAKE_UP: Final = "task_wakeup"
 """The name of the method by which a future wakes its task, which nothing else has."""
 STEP_TYPES: Final[set[type]] = set()
 """Types of which every instance is a task's next step, as far as one was seen."""
+_SET_RESULT: Final = futures._set_result_unless_cancelled  # type: ignore[attr-defined]  # noqa: SLF001  by which a sleep ends
 _call = Handle._run  # noqa: SLF001  runs for every callback, where super() would cost more
 
 
@@ -58,10 +59,12 @@ class Callback(Handle):
 
     def _run(self) -> None:
         host = self.host
-        if host is None or host.running:
-            _call(self)
-        else:
+        if host is not None and not host.running:
             host.hold_callback(self)
+        elif self._callback is _SET_RESULT:  # of nearly every timer; it raises nothing
+            self._context.run(_SET_RESULT, *self._args)
+        else:
+            _call(self)
 
     def run_held(self) -> None:
         if not self._cancelled:
@@ -145,7 +148,7 @@ class Timer(TimerHandle):
 
 def is_task_step(callback: Any) -> bool:  # noqa: ANN401  any callback
     """Return whether a callback is a task's next step."""
-    if type(callback) is BuiltinMethodType and callback.__name__ == _WAKE_UP:
+    if type(callback) is BuiltinMethodType and callback.__name__ == WAKE_UP:
         return isinstance(callback.__self__, _Task)
     if type(callback) in STEP_TYPES:
         return True

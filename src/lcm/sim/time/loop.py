@@ -15,10 +15,11 @@ from contextlib import ExitStack, contextmanager
 from contextvars import Context, copy_context
 from datetime import UTC, datetime, timedelta
 from threading import get_ident
+from types import BuiltinMethodType
 from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
-from lcm.sim.time.callbacks import STEP_TYPES, Callback, Timer, is_task_step, run_step
+from lcm.sim.time.callbacks import STEP_TYPES, WAKE_UP, Callback, Timer, is_task_step, run_step
 from lcm.sim.time.host import HOST, Host, close_coroutine, describe_suspension
 
 
@@ -192,7 +193,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             raise RuntimeError("Event loop is closed")
         if context is None:
             context = copy_context()
-        if type(callback) in STEP_TYPES or is_task_step(callback):
+        kind = type(callback)
+        is_wake_up = kind is BuiltinMethodType and callback.__name__ == WAKE_UP
+        if is_wake_up or kind in STEP_TYPES or is_task_step(callback):
             self._ready.append((context.get(HOST), context, callback, args))
             return _NO_HANDLE  # type: ignore[no-any-return]  # who schedules a step of a task does not look at it
         handle = Callback(callback, args, self, context, context.get(HOST))
@@ -249,7 +252,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             for _ in range(len(ready)):
                 one = ready.popleft()
                 if type(one) is tuple:
-                    run_step(*one)
+                    host, context, callback, args = one
+                    if host is None:
+                        context.run(callback, *args)
+                    else:
+                        run_step(host, context, callback, args)
                 elif not one._cancelled:  # noqa: SLF001  a handle is run as the base class runs it
                     one._run()  # noqa: SLF001  likewise
             if self._stopping:

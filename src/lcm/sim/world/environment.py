@@ -92,7 +92,8 @@ class WatchedStore(MemoryStore):
 
     async def probe(self) -> None:
         await super().probe()
-        await self._refuse_if_full()
+        if self.is_full:
+            await self._refuse_if_full()
 
     async def usage(self) -> StoreUsage | None:
         await super().usage()

@@ -139,13 +139,12 @@ class StoreLink:
         await asyncio.sleep(0)
 
     def _if_connected(self, asked: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        if self.is_cut:
+        revision = self._store.revision
+        if self.is_cut or revision < self._known:
             asked.close()
-            return _raise_error(Unreachable("the store cannot be reached"))
-        if self.went_back:
-            asked.close()
-            return _raise_error(went_back_error(self._known, self._store.revision))
-        self._known = self._store.revision
+            cut = Unreachable("the store cannot be reached")
+            return _raise_error(cut if self.is_cut else went_back_error(self._known, revision))
+        self._known = revision
         return asked
 
     async def _commit(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
