@@ -82,6 +82,7 @@ class Replica:
                 if not await self._is_taken(step):
                     break
                 await asyncio.sleep(0.01)
+            self._compare_seats()
             await self._is_taken(self._exchange())
             await asyncio.sleep(0.05)
 
@@ -93,6 +94,15 @@ class Replica:
             return False
         say("moved", len(step))
         return True
+
+    def _compare_seats(self) -> None:
+        """Say which claims the seats that promises are checked against have otherwise than their bookings."""
+        row = self._calendar.pool(POOL)
+        seats = self._calendar.seats(row) if row else None
+        assert seats is not None
+        there = {(number, held) for number in range(1, len(seats) + 1) for held in seats[number].held.values()}
+        for number, held in there ^ set(self._claims()):
+            say("confused", number, held.holder)
 
     def _better_plan(self) -> list[list[SeatChange]]:
         standing = frozenset(self._chance.sample(range(1, SEATS + 1), SEATS // 2))

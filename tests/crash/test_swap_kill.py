@@ -177,5 +177,6 @@ async def test_plans_are_swapped_under_those_who_book(engine: str, tmp_path: Pat
         f"{len(history.wrong)} over-commits or broken promises, {len(lost)} bookings lost"
     )
     assert (history.wrong, lost) == ([], [])
+    assert [said for said in told if said[0] == "confused"] == [], "seats differ from the bookings on them"
     assert {one.key for one in kept} >= history.claims.keys()
     assert min(done["booked"], done["extended"], done["cancelled"], done["moved"]) > LIVES
