@@ -3,22 +3,25 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 import structlog
 
 from harness import given
 from harness.scheduler_world import HOUR, MINUTE, Pools, names
+from harness.suite import here, longest_turn
 from harness.workers import beside
 from lcm.control.booking import seat_moves
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref, ref_of
+from lcm.controllers.pool import packing
 from lcm.controllers.pool.demand import plan
 from lcm.controllers.pool.index import PoolClaims, SeatClaim
 from lcm.controllers.pool.packing import (
     HORIZON,
     MANY_CHANGES,
+    MOST_CLAIMS,
     MOST_REFUSED,
     SeatPacker,
     _LastPacking,
@@ -66,7 +69,7 @@ APART = (claimed(1, "10:00", "12:00", "s1"), claimed(2, "10:00", "12:00", "r1#3"
 
 def better_seats(seen: PoolView, filled: Mapping[int, LabWorker] | None = None) -> list[list[SeatChange]]:
     """Return what a packer would ask for."""
-    problem = make_problem(seen, filled or {})
+    problem = run(lambda: make_problem(seen, filled or {}))
     steps = solve_packing(problem).steps if problem else ()
     return [[_seat_change(move) for move in step] for step in steps]
 
@@ -83,6 +86,27 @@ def test_what_begins_much_later_has_time() -> None:
     assert better_seats(view(*APART, now=given.moment("09:00", day=-8))) == []
 
 
+def test_what_lasts_until_others_begin_that_are_left_for_later_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = claimed(1, "11:30", "13:00", "s3")
+    assert better_seats(view(*APART, later)) == [[SeatChange(booking="r1", after=1, number=3)]]
+    monkeypatch.setattr(packing, "HORIZON", timedelta(hours=3))
+    assert better_seats(view(*APART, later)) == []
+    assert better_seats(view(*APART, claimed(1, "12:00", "13:00", "s3")))
+    monkeypatch.undo()
+    monkeypatch.setattr(packing, "MOST_CLAIMS", 2)
+    assert better_seats(view(*APART, later)) == []
+
+
+async def test_a_problem_of_many_claims_is_made_in_turns() -> None:
+    span = [(f"{9 + number % 9}:{number % 60:02}", f"{11 + number % 9}:00") for number in range(540)]
+    claims = [claimed(1 + number % 900, *span[number % 540], f"s{number}") for number in range(30_000)]
+    many = view(*claims, max_workers=1000)
+    problem = await make_problem(many, {})
+    assert problem is not None
+    assert len(problem.claims) == MOST_CLAIMS
+    assert await longest_turn(make_problem(many, {})) < here(0.05)
+
+
 def test_what_has_a_worker_stays() -> None:
     first, second = APART
     placed = [SeatClaim(one.number, one.held, worker_id="w") for one in (first, second)]
@@ -92,13 +116,13 @@ def test_what_has_a_worker_stays() -> None:
 def test_nothing_comes_onto_a_worker_that_is_smaller_or_has_labs_of_others() -> None:
     small = given.worker(phase=WorkerPhase.ACTIVE, capacity=given.amount(cpu_millis=1))
     whole = given.worker(phase=WorkerPhase.ACTIVE, capacity=given.machine())
-    problem = make_problem(view(*APART), {1: small, 3: whole})
+    problem = run(lambda: make_problem(view(*APART), {1: small, 3: whole}))
     assert problem is not None
     assert problem.terms.closed == {1}
 
 
 def test_claims_on_seats_beyond_the_pools_most_stay_there() -> None:
-    problem = make_problem(view(*APART, claimed(5, "10:00", "12:00", "s5")), {})
+    problem = run(lambda: make_problem(view(*APART, claimed(5, "10:00", "12:00", "s5")), {}))
     assert problem is not None
     assert problem.terms.seats == 5
     assert problem.terms.closed == {4, 5}

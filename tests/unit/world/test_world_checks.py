@@ -117,6 +117,36 @@ def test_what_a_reservation_holds_is_counted_on_its_seats() -> None:
     assert judged(story) == [NO_CAPACITY]
 
 
+@pytest.mark.parametrize(("session", "wrong"), [(WAITING, False), (PLACED, True)])
+def test_a_claim_changes_its_seat_only_before_it_has_a_worker(session: LabletSession, wrong: bool) -> None:  # noqa: FBT001  a table
+    def story(watched: Watched) -> None:
+        watched.known(given.pool(), given.template(), READY, session)
+        watched.commit(given.with_fields(session, {"seat": Seat(pool="ccna", number=2)}))
+
+    assert judged(story) == ([NO_CAPACITY] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"seat": Seat(pool="ccna", number=2)}, False),
+        ({"seat": None}, True),
+        ({"number": 2}, True),
+        ({"claim": given.claim("09:30", "11:00")}, True),
+        ({"claim": given.claim("09:30", "11:00"), "session": "r1-1"}, False),
+    ],
+)
+def test_a_reservation_keeps_its_claims_until_sessions_take_them_over(fields: dict[str, object], wrong: bool) -> None:  # noqa: FBT001  a table
+    held = ReservationClaim(number=1, claim=given.claim(), seat=Seat(pool="ccna", number=1))
+    after = msgspec.structs.replace(held, **fields)
+
+    def story(watched: Watched) -> None:
+        watched.known(given.pool(), given.template(), given.reservation(phase="PROMISED", held=(held,)))
+        watched.commit(given.reservation(phase="PROMISED", held=(after,)))
+
+    assert judged(story) == ([NO_CAPACITY] if wrong else [])
+
+
 def test_a_promise_is_taken_back_only_with_a_word() -> None:
     risk = Condition(type="AtRisk", status=Truth.TRUE, last_transition_at=given.moment("08:00"), message="lost")
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.model.base.resource import find_condition
-from lcm.model.kinds.reservation import ReservationPhase
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionCondition, SessionPhase
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Violation
@@ -43,6 +43,26 @@ def promise_is_not_taken_back(_seen: ObservedState, turn: ObservedChange[LabletS
     ):
         return ()
     return [violation(NO_CAPACITY, "it was promised, and is not any more", after)]
+
+
+def seat_stays_with_its_worker(_seen: ObservedState, turn: ObservedChange[LabletSession]) -> Sequence[Violation]:
+    """Check that a session that has a worker is not moved to another seat: its lab would stay on that worker."""
+    before, after = turn.before, turn.after
+    if before is None or after is None or before.status.seat is None or before.status.worker_id is None:
+        return ()
+    if after.status.worker_id != before.status.worker_id or after.status.seat in (None, before.status.seat):
+        return ()
+    return [violation(NO_CAPACITY, f"it is on a worker, and its seat is {after.status.seat.number} now", after)]
+
+
+def reservation_keeps_its_claims(_seen: ObservedState, turn: ObservedChange[Reservation]) -> Sequence[Violation]:
+    """Check that a reservation keeps each claim at its time, on some seat, until a session takes it over."""
+    before, after = turn.before, turn.after
+    if before is None or after is None or after.status.phase not in _LASTING:
+        return ()
+    kept = {one.number: one for one in after.status.held}
+    lost = [one.number for one in before.status.held if one.session is None and not _is_kept(one, kept.get(one.number))]
+    return [violation(NO_CAPACITY, f"number {number} was promised, and is not any more", after) for number in lost]
 
 
 def late_start_has_its_reason(seen: ObservedState, turn: ObservedChange[LabletSession]) -> Sequence[Violation]:
@@ -89,6 +109,10 @@ def reservation_is_fulfilled(seen: ObservedState, _stage: Environment, now: date
         for held in one.status.held
         if held.session is None and now - max(held.claim.start, seen.restored_at) > MAKING_GRACE
     ]
+
+
+def _is_kept(before: ReservationClaim, after: ReservationClaim | None) -> bool:
+    return after is not None and (after.session is not None or (after.claim == before.claim and after.seat is not None))
 
 
 def _has_promise(session: LabletSession) -> bool:

@@ -32,6 +32,8 @@ from world.checks.promises import (
     late_start_has_its_reason,
     promise_is_not_taken_back,
     reservation_is_fulfilled,
+    reservation_keeps_its_claims,
+    seat_stays_with_its_worker,
     session_ends_in_time,
 )
 from world.checks.quotas import owner_is_within_limits, turn_is_fair
@@ -66,6 +68,7 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         seat_holds_what_is_promised,
         booking_is_promised,
         promise_is_not_taken_back,
+        seat_stays_with_its_worker,
         late_start_has_its_reason,
         session_is_not_ended_unwarned,
         upgrade_restarts_nothing,
@@ -73,7 +76,7 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         reasons_are_its_own,
         turn_is_fair,
     ),
-    Reservation: (*_EVERY, seat_holds_what_is_promised),
+    Reservation: (*_EVERY, seat_holds_what_is_promised, reservation_keeps_its_claims),
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),
 }
 """After each commit, about each object of a kind that it changed."""

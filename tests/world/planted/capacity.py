@@ -8,29 +8,38 @@ import msgspec
 import pytest
 
 from harness import given
-from lcm.control.booking import request
+from lcm.control.booking import request, seat_moves
 from lcm.control.booking.guards import Guards
+from lcm.control.booking.seat_moves import BookingMove, refuse_unless_seat_takes
+from lcm.controllers.pool import packing
 from lcm.controllers.scheduler import risk
 from lcm.controllers.scheduler.risk import Risk
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.controllers.worker import measure
 from lcm.model.base import capacity
 from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, RiskReason, SessionPhase, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.ports import OPEN_PORTS, used_ports
 from lcm.placement import claims, ports
-from lcm.placement.places import session_holder
+from lcm.placement.limits import PromiseRules
+from lcm.placement.pack_board import PackTerms
+from lcm.placement.pack_problem import SeatedClaim
+from lcm.placement.places import PoolSnapshot, SeatShapes, session_holder
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats
 from lcm.placement.timeline import Lanes
-from lcm.sim.world.scenario import ScenarioLab
+from lcm.sim.world.scenario import ScenarioLab, ScenarioPool
 from world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from world.checks.ports import SHARED_PORT
 from world.planted.deeds import (
     both,
+    hole_comes_before_a_launch,
     machine_comes_back_smaller,
     people_want_a_lab_now,
     somebody_forwards_ports,
+    three_fit_on_a_machine_and_four_book,
     two_book_the_last_room,
 )
 from world.planted.faults import BUSY, QUIET, Planted, changed, everywhere
@@ -43,6 +52,7 @@ PORTS: Final = (ScenarioLab(name="ports", track="ccna", cpu_cores=1, memory_gb=2
 RUSH: Final = changed(QUIET, labs=BROAD, quiet_hours=1.5)
 SHRUNK: Final = changed(QUIET, hours=1.5, quiet_hours=1.5)
 CROWD: Final = people_want_a_lab_now(6)
+OPENING: Final = (ScenarioPool(track="ccna", most=3, least=0),)
 FULL: Final = changed(BUSY, pools=QUIET.pools, labs=BROAD, sessions_a_day=600)
 
 
@@ -137,6 +147,35 @@ def guard_is_not_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Guards, "ops", lambda *_: [])
 
 
+def moves_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Let the packer take machines for larger than they are, and the control plane believe it."""
+    real = packing._make_terms
+
+    def generous(shapes: SeatShapes, highest: int) -> PackTerms:
+        terms = real(shapes, highest)
+        return terms._replace(capacity=terms.capacity + terms.capacity)
+
+    patch.setattr(packing, "_make_terms", generous)
+    patch.setattr(seat_moves, "_try_moves", lambda *_: None)
+
+
+def what_has_begun_is_moved(patch: pytest.MonkeyPatch) -> None:
+    def movable(holder: str, claim: Claim, seat: int, _fixed: object) -> SeatedClaim:
+        return SeatedClaim(holder, claim, seat, fixed=False)
+
+    def planned(record: Any, change: SeatChange, _pool: str, _now: datetime) -> BookingMove:
+        status, holder = record.resource.status, session_holder(record.resource)
+        return BookingMove(record, HeldClaim(holder, status.claim), status.seat.number, change.after)
+
+    def rest_fits(row: PoolSnapshot, seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> None:
+        rest = msgspec.structs.replace(claim, start=max(claim.start, rules.now))
+        refuse_unless_seat_takes(row, seats, number, rest, rules)
+
+    patch.setattr(packing, "SeatedClaim", movable)
+    patch.setattr(seat_moves, "_plan_move", planned)
+    patch.setattr(seat_moves, "refuse_unless_seat_takes", rest_fits)
+
+
 def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, risk.find_misfits, lambda _view, _now: {})
 
@@ -215,6 +254,20 @@ CAPACITY: Final = (
     Planted("a claim ends with its slot", NO_CAPACITY, claim_ends_with_its_slot, BUSY),
     Planted("a claim begins with its slot", NO_CAPACITY, claim_begins_with_its_slot, BUSY),
     Planted("a promise has no seat", NO_CAPACITY, promise_has_no_seat, changed(BUSY, pools=CLASSROOM.pools)),
+    Planted(
+        "moves are not checked",
+        NO_CAPACITY,
+        moves_are_not_checked,
+        changed(RUSH, pools=OPENING, quiet_hours=1.2),
+        three_fit_on_a_machine_and_four_book,
+    ),
+    Planted(
+        "what has begun is moved",
+        NO_CAPACITY,
+        what_has_begun_is_moved,
+        changed(RUSH, pools=OPENING, hours=2.5),
+        hole_comes_before_a_launch,
+    ),
     Planted(
         "the guard is not taken",
         NO_CAPACITY,

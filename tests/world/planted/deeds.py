@@ -1,7 +1,7 @@
 """What people do in the worlds of planted faults, so that a fault has its occasion early."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -71,6 +71,33 @@ async def two_book_the_last_room(world: CheckedWorld) -> None:
         session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
         asked.append(process.ask(Caller(name=f"person-{number}", role=Role.USER), _booking(session)))
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def three_fit_on_a_machine_and_four_book(world: CheckedWorld) -> None:
+    """Let four book the same slot, so that the last of them has a machine for itself."""
+    await asyncio.sleep(2 * MINUTE)
+    await _book_slot(world, [f"s{number}" for number in range(4)], timedelta(minutes=70))
+
+
+async def hole_comes_before_a_launch(world: CheckedWorld) -> None:
+    """Let one of three leave the first machine while a fourth is alone on the second, and a third one start soon."""
+    await asyncio.sleep(2 * MINUTE)
+    await _book_slot(world, [f"s{number}" for number in range(4)], timedelta(minutes=70), timedelta(minutes=150))
+    await _book_slot(world, [f"t{number}" for number in range(3)], timedelta(minutes=140))
+    while len([one for one in world.witness.seen.live_sessions() if one.status.phase is SessionPhase.RUNNING]) < 4:
+        await asyncio.sleep(MINUTE)
+    await world.insist(OPERATOR, lambda plane: plane.act(Ref(LabletSession, "s0"), Terminate()))
+
+
+async def _book_slot(
+    world: CheckedWorld, names: Sequence[str], after: timedelta, span: timedelta = timedelta(minutes=30)
+) -> None:
+    start = world.clock.now() + after
+    lab = definition_name(world.scenario.labs[0])
+    spec = LabletSessionSpec(definition=lab, timeslot_start=start, timeslot_end=start + span)
+    for number, name in enumerate(names):
+        session = LabletSession(metadata=Metadata(name=name), spec=spec)
+        await world.insist(Caller(name=f"person-{number}", role=Role.USER), _booking(session))
 
 
 async def launches_are_not_answered(world: CheckedWorld) -> None:

@@ -75,6 +75,10 @@ class PoolClaims:
         for day in sorted(day for day in self._by_day if day <= moment.toordinal()):
             yield from (one for one in self._by_day[day].values() if one.held.claim.start < moment)
 
+    def by_days(self) -> Sequence[Sequence[SeatClaim]]:
+        """Return all claims as they are now, those of each day on which any start together, in the days' order."""
+        return [list(self._by_day[day].values()) for day in sorted(self._by_day)]
+
     def last_end(self) -> datetime | None:
         """Return when the last claim ends; None without any."""
         return max((one.held.claim.end for one in self._by_holder.values()), default=None)

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,7 +20,7 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.controllers.pool.demand import PoolPlan
-from lcm.controllers.pool.index import PoolRef
+from lcm.controllers.pool.index import PoolRef, SeatClaim
 from lcm.controllers.pool.view import PoolView
 from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime
 from lcm.model.base.capacity import ZERO_AMOUNT
@@ -37,6 +36,7 @@ from lcm.placement.pack_problem import STEPS_PER_CLAIM, PackAnswer, PackProblem,
 from lcm.placement.pack_steps import SeatMove
 from lcm.placement.places import PoolSnapshot, SeatShapes, seat_shapes
 from lcm.placement.seats import smaller_amount
+from lcm.system.tasks import TimeSlice
 
 PACK_AHEAD: Final = timedelta(minutes=10)
 """Claims are packed this long before the first of their workers is started, when most bookings are known."""
@@ -57,6 +57,8 @@ STEP_PAUSE_SECONDS: Final = 0.05
 """Between two steps bookings have their turn: each step holds the pool's guard."""
 MOST_REFUSED: Final = 3
 """So many steps may be refused before the rest is given up: by then too much has changed."""
+_AT_ONCE: Final = 500
+"""After so many claims it is asked whether others should have their turn."""
 _HOUR_MICROS: Final = 3_600_000_000
 _log: Final = structlog.get_logger()
 
@@ -162,10 +164,10 @@ class SeatPacker:
         return DONE
 
     async def _pack_view(self, ref: PoolRef, view: PoolView, filled: Mapping[int, LabWorker]) -> None:
-        problem = make_problem(view, filled)
+        uid, version = view.pool.metadata.uid, view.claims.version
+        problem = await make_problem(view, filled)
         if problem is None:
             return
-        uid, version = view.pool.metadata.uid, view.claims.version
         answer = await self._pack(problem)
         moved = await self._take_steps(ref, answer.steps)
         self._last[uid] = _LastPacking(view.now, version + moved)
@@ -192,28 +194,51 @@ class SeatPacker:
         return moved
 
 
-def make_problem(view: PoolView, filled: Mapping[int, LabWorker]) -> PackProblem | None:
+async def make_problem(view: PoolView, filled: Mapping[int, LabWorker]) -> PackProblem | None:
     """Return the claims of a pool as a packing problem; None while the size of a seat is not known.
 
-    A claim that begins so soon that its worker is about to start, or is there, keeps its seat.
+    It is made in turns, of the claims that there are when it is begun.
     """
-    shapes = seat_shapes(PoolSnapshot(view.pool, view.template, filled), view.terms)
+    shapes, version = seat_shapes(PoolSnapshot(view.pool, view.template, filled), view.terms), view.claims.version
     if shapes is None:
         return None
-    since = view.now + view.lead + PACK_MARGIN
-    near = sorted(view.claims.starting_before(view.now + HORIZON), key=lambda one: one.held.claim.start)
-    claims = [
-        SeatedClaim(
-            one.held.holder,
-            one.held.claim,
-            one.number,
-            one.held.claim.start < since or one.worker_id is not None,
-        )
-        for one in islice((one for one in near if one.held.claim.end > view.now), MOST_CLAIMS)
-    ]
+    claims = await _seated_claims(view)
     terms = _make_terms(shapes, max((one.seat for one in claims), default=0))
     steps = STEPS_PER_CLAIM * sum(not one.fixed for one in claims)
-    return PackProblem(terms, claims, min(MOST_STEPS, steps), view.claims.version)
+    return PackProblem(terms, claims, min(MOST_STEPS, steps), version)
+
+
+async def _seated_claims(view: PoolView) -> Sequence[SeatedClaim]:
+    """Return the claims that are packed, in the order of their starts.
+
+    A claim that begins so soon that its worker is about to start, or is there, keeps its seat. So does one that lasts
+    until others begin that are left for later: where it could go they may be in the way.
+    """
+    near, rest_starts = await _near_claims(view)
+    soon, time_slice, claims = view.now + view.lead + PACK_MARGIN, TimeSlice(), list[SeatedClaim]()
+    for one in near:
+        claim = one.held.claim
+        late = rest_starts is not None and claim.end > rest_starts
+        fixed = claim.start < soon or late or one.worker_id is not None
+        claims.append(SeatedClaim(one.held.holder, claim, one.number, fixed))
+        if len(claims) % _AT_ONCE == 0:
+            await time_slice.yield_if_over()
+    return claims
+
+
+async def _near_claims(view: PoolView) -> tuple[Sequence[SeatClaim], datetime | None]:
+    """Return the claims that begin within the horizon, and when the first of the others begins; None without any."""
+    time_slice, near = TimeSlice(), list[SeatClaim]()
+    for day in view.claims.by_days():
+        for place, one in enumerate(sorted(day, key=lambda one: one.held.claim.start)):
+            start = one.held.claim.start
+            if start >= view.now + HORIZON or len(near) == MOST_CLAIMS:
+                return near, start
+            if one.held.claim.end > view.now:
+                near.append(one)
+            if place % _AT_ONCE == 0:
+                await time_slice.yield_if_over()
+    return near, None
 
 
 def _make_terms(shapes: SeatShapes, highest: int) -> PackTerms:
