@@ -182,7 +182,7 @@ def describe_suspension(task: asyncio.Task[Any]) -> str:
     shown = [
         f"{_short_path(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
         for frame in frames
-        if not frame.f_code.co_filename.startswith(_ASYNCIO)
+        if frame.f_code.co_name != "__await__" and not frame.f_code.co_filename.startswith(_ASYNCIO)
     ]
     return " > ".join(shown) or "asyncio"
 
