@@ -246,7 +246,7 @@ def test_a_failed_machine_on_which_a_lab_may_be_in_use_is_neither_rebooted_nor_r
     """CML did not come up for the worker's controller, but had for a session, which then lost its lab to the reboot."""
     draw, taken = Draw(12), Counter[str]()
     for _ in range(2_000):
-        view = seen(draw.view(WorkerPhase.FAILED), sessions=())
+        view = seen(draw.view(WorkerPhase.FAILED), sessions=(), session_labs=())
         status = view.status
         asked = view.is_deleted or status.remedy is Remedy.REPLACE
         if (
@@ -256,9 +256,14 @@ def test_a_failed_machine_on_which_a_lab_may_be_in_use_is_neither_rebooted_nor_r
             or view.instance.state in ENDING
         ):
             continue
-        for phase, free in ((None, True), (SessionPhase.COLLECTING, False), (SessionPhase.STOPPING, True)):
+        for phase, held, free in (
+            (None, (), True),
+            (None, ("lab-1",), False),
+            (SessionPhase.COLLECTING, (), False),
+            (SessionPhase.STOPPING, (), True),
+        ):
             sessions = [given.session(phase=phase)] if phase else ()
-            decision = decide(replace(view, sessions=sessions))
+            decision = decide(replace(view, sessions=sessions, session_labs=held))
             if not isinstance(decision, Report):
                 continue
             after = decision.status

@@ -54,7 +54,7 @@ def decide_failed(view: WorkerView) -> Decision:
         return _remove_machine(view, "deleted" if view.is_deleted else "given up")
     if status.ec2.gone_at is not None and not is_our_machine(view):
         return _remove_machine(view, "its machine is gone, and was not ours to launch again")
-    if status.remedy is Remedy.REPLACE and status.remedied_at is None:
+    if status.remedy is Remedy.REPLACE and status.remedied_at is None and not _has_held_labs(view):
         return (
             _remove_machine(view, "replaced")
             if status.ec2.instance_id
@@ -88,8 +88,13 @@ def _retry(view: WorkerView, reason: str, **fields: Any) -> Decision:  # noqa: A
 
 
 def _has_labs_in_use(view: WorkerView) -> bool:
-    """Return whether sessions are on the machine whose labs may run, though its CML does not answer us."""
-    return any(one.status.phase in _IN_USE for one in view.sessions)
+    """Return whether labs may be on the machine that somebody uses or wants, though its CML may not answer us."""
+    return _has_held_labs(view) or any(one.status.phase in _IN_USE for one in view.sessions)
+
+
+def _has_held_labs(view: WorkerView) -> bool:
+    """Return whether labs are seen of sessions that are not known, as after a restore: a person decides about them."""
+    return not isinstance(view.session_labs, Unknown) and bool(view.session_labs)
 
 
 def _is_replaceable(view: WorkerView) -> bool:

@@ -22,7 +22,8 @@ _MACHINE_PHASES: Final = frozenset(
     {_P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.STOPPING, _P.TERMINATING_EC2, _P.FAILED}
 )
 """Phases in which every look asks for the machine itself. In the others the monitor's facts are enough."""
-_DRAINED_PHASES: Final = frozenset({_P.DRAINING, _P.UNLICENSING})
+_LEAVING_PHASES: Final = frozenset({_P.DRAINING, _P.UNLICENSING, _P.FAILED})
+"""Phases after which a machine, and all that is on it, may go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class WorkerLook:
             seen |= await self._observe_boot(worker, rules)
         if _needs_licence(worker, rules):
             seen |= await self._observe_licence(worker, labs=phase is _P.UNLICENSING)
-        if phase in _DRAINED_PHASES and not sessions:
+        if phase in _LEAVING_PHASES and not sessions:
             seen["session_labs"] = await self._list_session_labs(worker)
         return WorkerView(worker, self.clock.now(), rules, sessions, **seen)
 

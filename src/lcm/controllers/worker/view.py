@@ -60,7 +60,7 @@ class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
     """The node definitions of a CML that has booted. Nothing waits for them: the monitor asks again."""
     busy_labs: Sequence[str] | Unknown = NOT_ASKED
     session_labs: Sequence[str] | Unknown = ()
-    """The labs of sessions, known or not, on a machine that is drained and that no known session is on."""
+    """The labs of sessions on a machine that is drained or has failed, and that no known session is on."""
 
     @property
     def worker(self) -> LabWorker:
