@@ -55,8 +55,8 @@ MOVE_PRICE: Final = timedelta(minutes=1)
 """A claim changes its seat only for this much machine time: moving is work as well."""
 STEP_PAUSE_SECONDS: Final = 0.05
 """Between two steps bookings have their turn: each step holds the pool's guard."""
-MOST_REFUSED: Final = 3
-"""So many steps may be refused before the rest is given up: by then too much has changed."""
+MOST_REFUSED: Final = 20
+"""As many steps as there are, and so many, may be refused before the rest is given up: too much has changed."""
 _AT_ONCE: Final = 500
 """After so many claims it is asked whether others should have their turn."""
 _HOUR_MICROS: Final = 3_600_000_000
@@ -175,22 +175,22 @@ class SeatPacker:
         self._wake(ref)
 
     async def _take_steps(self, ref: PoolRef, steps: Sequence[Sequence[SeatMove]]) -> int:
-        """Move claims; return how many were moved. What has changed meanwhile is refused and stays."""
-        waiting, moved, refused = deque(steps), 0, 0
-        while waiting and refused < MOST_REFUSED:
+        """Move claims; return how many were moved. A step that is refused is taken in halves, but for what changed."""
+        waiting, moved = deque(steps), 0
+        for _ in range(2 * len(steps) + MOST_REFUSED):
+            if not waiting:
+                break
             step = waiting.popleft()
             try:
                 await self._plane.reseat(ref, [_seat_change(move) for move in step])
                 moved += len(step)
             except (NoRoom, Conflict, TooLarge) as error:
-                if isinstance(error, TooLarge) and len(step) > 1:
-                    waiting.extendleft((step[len(step) // 2 :], step[: len(step) // 2]))
-                    continue
                 _log.info("claims stay where they are", pool=str(ref), claims=len(step), error=str(error))
-                refused += 1
+                if len(step) > 1:
+                    waiting.extendleft((step[len(step) // 2 :], step[: len(step) // 2]))
             await asyncio.sleep(STEP_PAUSE_SECONDS)
         if moved:
-            _log.info("claims moved to other planned workers", pool=str(ref), claims=moved, refused=refused)
+            _log.info("claims moved to other planned workers", pool=str(ref), claims=moved)
         return moved
 
 
