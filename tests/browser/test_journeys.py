@@ -209,33 +209,38 @@ def test_a_learner_sees_neither_the_fleet_nor_another_s_session(learner: Watched
 def test_everything_is_found_by_its_name_with_the_keyboard_alone(staff: Watched) -> None:
     page = staff.open("/")
     expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
-    page.keyboard.press("/")
-    page.keyboard.type("worksh")
+    search = page.get_by_role("dialog", name="Search")
+
+    def type_search(text: str) -> None:
+        expect(search).to_be_hidden()
+        page.keyboard.press("/")
+        expect(search).to_be_visible()
+        page.keyboard.type(text)
+
+    type_search("worksh")
     expect(page.get_by_role("option").first).to_contain_text("workshop")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="workshop", level=1)).to_be_visible()
-    chosen = page.get_by_role("dialog", name="Search").get_by_role("option", selected=True)
+    chosen = search.get_by_role("option", selected=True)
     staff.allowed.add("404")
     for typed, found, heading in (
         ("writes_per", "setting", "Settings"),
         ("metal", "template", "ccna"),
         ("long-gone", "look in the archive", "long-gone"),
     ):
-        page.keyboard.press("/")
-        page.keyboard.type(typed)
+        type_search(typed)
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowUp")
         expect(chosen).to_contain_text(found)
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name=heading, level=1)).to_be_visible()
-    page.keyboard.press("/")
-    page.keyboard.type("a")
+    type_search("a")
     for _ in range(25):
         page.keyboard.press("ArrowDown")
     expect(chosen).to_be_in_viewport()
     page.keyboard.press("Escape")  # this empties the field
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Search")).to_be_hidden()
+    expect(search).to_be_hidden()
 
 
 def test_nothing_is_wider_than_a_small_phone(chromium: Browser, installation: Installation) -> None:
