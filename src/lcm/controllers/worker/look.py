@@ -22,8 +22,7 @@ _MACHINE_PHASES: Final = frozenset(
     {_P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.STOPPING, _P.TERMINATING_EC2, _P.FAILED}
 )
 """Phases in which every look asks for the machine itself. In the others the monitor's facts are enough."""
-_LEAVING_PHASES: Final = frozenset({_P.DRAINING, _P.UNLICENSING, _P.FAILED})
-"""Phases after which a machine, and all that is on it, may go."""
+_DRAINED_PHASES: Final = frozenset({_P.DRAINING, _P.UNLICENSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,9 @@ class WorkerLook:
             seen |= await self._observe_boot(worker, rules)
         if _needs_licence(worker, rules):
             seen |= await self._observe_licence(worker, labs=phase is _P.UNLICENSING)
-        if phase in _LEAVING_PHASES and not sessions:
+        # A failed machine may go with all that is on it. One whose CML never told its version was never trusted.
+        may_go = phase in _DRAINED_PHASES or (phase is _P.FAILED and worker.status.cml.version)
+        if may_go and not sessions:
             seen["session_labs"] = await self._list_session_labs(worker)
         return WorkerView(worker, self.clock.now(), rules, sessions, **seen)
 
