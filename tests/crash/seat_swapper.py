@@ -96,7 +96,7 @@ class Replica:
         return True
 
     def _compare_seats(self) -> None:
-        """Say which claims the seats that promises are checked against have otherwise than their bookings."""
+        """Return which claims the seats that promises are checked against have otherwise than their bookings."""
         row = self._calendar.pool(POOL)
         seats = self._calendar.seats(row) if row else None
         assert seats is not None

@@ -102,7 +102,7 @@ async def start(place: Sequence[str], name: str) -> asyncio.subprocess.Process:
 
 
 async def live_in_line(place: Sequence[str], line: int) -> list[list[str]]:
-    """Let one process after the other live, and kill it in the middle of things; return what they said."""
+    """Start one process after the other, and kill each in the middle of things; return what they said."""
     chance, told = random.Random(line), list[list[str]]()
     coming = await start(place, f"{line}-0")
     for life in range(LIVES):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from harness import given
 from lcm.model.base.capacity import Amount, Claim, Profile
+from lcm.placement.pack import Packer, Packing
 from lcm.placement.pack_board import PackTerms
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, span_of
@@ -63,3 +64,18 @@ def first_fit(book: Sequence[HeldClaim]) -> dict[str, int]:
         made.hold(seat, held)
         plan[held.holder] = seat
     return plan
+
+
+def pack_with_more(
+    packer: Packer, book: Sequence[HeldClaim], extra: Sequence[HeldClaim]
+) -> tuple[list[HeldClaim], Packing]:
+    """Pack a book, then seat more claims one by one; return all claims, and their plan."""
+    for held in book:
+        packer.hold(held)
+    packer.pack(5_000)
+    packer.accept()
+    more = [HeldClaim(f"extra {held.holder}", held.claim) for held in extra]
+    for held in more:
+        packer.hold(held)
+        packer.repair(held.holder, 3_000)
+    return [*book, *more], packer.packing()

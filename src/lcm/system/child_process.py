@@ -29,7 +29,7 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> Mapping[st
 
 
 def exit_with_parent() -> None:
-    """Let this process end when its parent does: nobody else would read its answer, or end it."""
+    """End this process when its parent ends: nobody else would read its answer, or end it."""
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
 
 

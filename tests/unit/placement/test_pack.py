@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness import given
-from harness.pack_books import LEAD, MACHINE, books, first_fit, is_within_capacity, pool, run_time
+from harness.pack_books import LEAD, MACHINE, books, first_fit, is_within_capacity, pack_with_more, pool, run_time
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.pack import Packer, pack_claims
 from lcm.placement.pack_bound import lower_bound
@@ -147,18 +147,9 @@ def test_a_seat_that_the_pool_does_not_have_is_refused(seat: int | None, *, fixe
 @for_all(books(), books(3))
 @settings(max_examples=40, deadline=None)
 def test_one_booking_more_is_seated_around_the_others(book: list[HeldClaim], extra: list[HeldClaim]) -> None:
-    packer = Packer(pool())
-    for held in book:
-        packer.hold(held)
-    packer.pack(STEPS)
-    packer.accept()
-    more = [HeldClaim(f"extra {held.holder}", held.claim) for held in extra]
-    for held in more:
-        packer.hold(held)
-        packer.repair(held.holder, 3_000)
-    found = packer.packing()
-    assert is_within_capacity([*book, *more], found.plan)
-    assert found.time == run_time([*book, *more], found.plan)
+    whole, found = pack_with_more(Packer(pool()), book, extra)
+    assert is_within_capacity(whole, found.plan)
+    assert found.time == run_time(whole, found.plan)
 
 
 @for_all(books())

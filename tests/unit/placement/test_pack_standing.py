@@ -9,7 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness import given
-from harness.pack_books import LEAD, MACHINE, SEATS, books, first_fit, is_within_capacity, pool, run_time
+from harness.pack_books import (
+    LEAD,
+    MACHINE,
+    SEATS,
+    books,
+    first_fit,
+    is_within_capacity,
+    pack_with_more,
+    pool,
+    run_time,
+)
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.pack import Packer, pack_claims
 from lcm.placement.pack_arrival import choose_seat_on_arrival
@@ -62,18 +72,10 @@ def test_from_a_plan(
 @settings(max_examples=40, deadline=None)
 def test_one_booking_more(book: list[HeldClaim], extra: list[HeldClaim], standing: frozenset[int]) -> None:
     packer = Packer(pool()._replace(standing=standing, closed=frozenset({2, 7})))
-    for held in book:
-        packer.hold(held)
-    packer.pack(STEPS)
-    packer.accept()
-    more = [HeldClaim(f"extra {held.holder}", held.claim) for held in extra]
-    for held in more:
-        packer.hold(held)
-        packer.repair(held.holder, 3_000)
-    found = packer.packing()
-    assert is_within_capacity([*book, *more], found.plan)
+    whole, found = pack_with_more(packer, book, extra)
+    assert is_within_capacity(whole, found.plan)
     assert {2, 7}.isdisjoint(found.plan.values())
-    assert found.time == run_time([*book, *more], found.plan, standing=standing)
+    assert found.time == run_time(whole, found.plan, standing=standing)
 
 
 @for_all(books(4), st.frozensets(st.integers(1, 4), max_size=2))

@@ -28,7 +28,9 @@ KILLED = """
 import os, signal, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-P", "-m", "lcm.compose.packing_process"])
 priority = lambda pid: os.getpriority(os.PRIO_PROCESS, pid)
-while priority(child.pid) < min(19, priority(0) + 10): time.sleep(0.01)
+for _ in range(6_000):
+    if priority(child.pid) >= min(19, priority(0) + 10): break
+    time.sleep(0.01)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -47,7 +49,7 @@ def apart(claims: int = 4) -> PackProblem:
 
 @pytest.fixture
 def instead(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Let a script run in place of the packer; return the processes that are started."""
+    """Run a script in place of the packer; return the processes that are started."""
 
     def run(script: str) -> list[asyncio.subprocess.Process]:
         monkeypatch.setattr(packing_process, "_COMMAND", (sys.executable, "-c", script))

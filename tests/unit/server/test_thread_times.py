@@ -108,7 +108,7 @@ def test_the_busiest_thread_is_found() -> None:
         before = reader.read()
         for one in (idle, busy):
             one.start()
-        time.sleep(0.5)
+        time.sleep(0.5)  # meanwhile the busy one runs
         after, found = reader.read(), busiest_since(before, besides=0)
         over.set()
         for one in (idle, busy):

@@ -148,7 +148,7 @@ def guard_is_not_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def moves_are_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """Let the packer take machines for larger than they are, and the control plane believe it."""
+    """Make the packer take machines for larger than they are, and the control plane believe it."""
     real = packing._make_terms
 
     def generous(shapes: SeatShapes, highest: int) -> PackTerms:

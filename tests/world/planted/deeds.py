@@ -74,13 +74,13 @@ async def two_book_the_last_room(world: CheckedWorld) -> None:
 
 
 async def three_fit_on_a_machine_and_four_book(world: CheckedWorld) -> None:
-    """Let four book the same slot, so that the last of them has a machine for itself."""
+    """Book the same slot for four, so that the last of them has a machine for itself."""
     await asyncio.sleep(2 * MINUTE)
     await _book_slot(world, [f"s{number}" for number in range(4)], timedelta(minutes=70))
 
 
 async def hole_comes_before_a_launch(world: CheckedWorld) -> None:
-    """Let one of three leave the first machine while a fourth is alone on the second, and a third one start soon."""
+    """Cancel one of three on the first machine while a fourth is alone on the second, and a third one start soon."""
     await asyncio.sleep(2 * MINUTE)
     await _book_slot(world, [f"s{number}" for number in range(4)], timedelta(minutes=70), timedelta(minutes=150))
     await _book_slot(world, [f"t{number}" for number in range(3)], timedelta(minutes=140))

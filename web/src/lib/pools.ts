@@ -49,7 +49,7 @@ export function sayBoots(seconds: readonly number[]): string {
   return `${saySpan(middle * 1000)} (median of ${sorted.length}), ${saySpan((sorted.at(-1) ?? 0) * 1000)} at most`;
 }
 
-/** Say how long machines run for what is booked on some pools, and for how long they must by any plan. */
+/** Return in words how long machines run for what is booked on some pools, and for how long they must by any plan. */
 export function sayPacking(pools: readonly PoolPacking[]): string {
   const sum = (of: (one: PoolPacking) => number): string =>
     pools.reduce((total, one) => total + of(one), 0).toLocaleString(undefined, { maximumFractionDigits: 1 });

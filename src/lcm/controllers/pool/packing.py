@@ -118,7 +118,7 @@ class SeatPacker:
         await self._runtime.run()
 
     def consider(self, view: PoolView, plan: PoolPlan) -> None:
-        """Have the claims of a pool packed soon, if a launch is near or much has changed since they were."""
+        """Queue a pool to be packed, if a launch is near or much has changed since they were."""
         due = self._due_at(view, plan)
         if due is not None and due <= view.now:
             self._last[view.pool.metadata.uid] = _LastPacking(view.now, view.claims.version)
