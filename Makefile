@@ -16,7 +16,7 @@ SPEED ?= 120
 EXAMPLES = $(if $(filter aws --cloud=aws,$(ARGS) $(LCM_CLOUD)),,$(addprefix --first ,$(FIRST)))
 
 .DEFAULT_GOAL := help
-.PHONY: help up begin-pages test quick check types rules web pages fmt bench chaos soak sim planted topologies docs lock clean screenshots
+.PHONY: help up begin-pages test quick check types rules web pages fmt bench chaos soak sim weeks planted topologies docs lock clean screenshots
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -69,7 +69,7 @@ bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ON
 
 chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
 	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/simulation tests/conformance/system/test_api_schema.py \
-		tests/conformance/system/test_stream_storm.py tests/unit/worker/test_deciders.py --timeout 1200
+		tests/conformance/system/test_stream_storm.py tests/conformance/system/test_quota_race.py tests/unit/worker/test_deciders.py --timeout 1200
 
 # The web interface needs Chromium and its pages.
 soak: .venv/dev.stamp ## Find what shows in the long run only; ONLY=bookings (a million, or LCM_SOAK), sessions (2000) or web
@@ -88,6 +88,9 @@ sim: .venv/dev.stamp ## Play simulated days in which everything goes wrong; SEED
 	@PYTHONPATH=tests $(BIN)/python -m world $(if $(ONE),--one '$(ONE)') --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
 		--client-seeds $(CLIENT) $(addprefix --kept ,$(KEPT)) \
 		$(if $(filter command environment,$(firstword $(origin FIRST))),--first $(FIRST))
+
+weeks: .venv/dev.stamp ## Play simulated weeks under every scaling policy, and print what each costs; ONLY=… by week or policy
+	@PYTHONPATH=tests $(BIN)/python -m world.weeks.run $(if $(ONLY),"$(ONLY)")
 
 planted: .venv/dev.stamp ## Plant faults in the code, one at a time, and see that the simulation finds each; ONLY=… by name
 	@PYTHONPATH=tests $(BIN)/python -m world.planted.run $(if $(ONLY),"$(ONLY)")

@@ -150,6 +150,34 @@ UNMEASURED = (
     "unit/worker/test_licensing.py::test_a_silent_machine",
     "unit/worker/test_licensing.py::test_a_worker_that_gets_no",
     "unit/worker/test_silence.py",
+    "browser/",
+    "contract/",
+    "conformance/system/test_store_trouble.py",
+    "conformance/system/test_up_on_aws.py",
+    "conformance/system/test_gateway_around.py::test_three_hundred",
+    "conformance/system/test_gateway_hostile.py::test_three_hundred",
+    "unit/api/test_openapi.py::test_every_body_and_answer",
+    "unit/api/test_patterns.py::test_a_pattern_that_takes_more",
+    "unit/api/test_system.py::test_equal_problems",
+    "unit/api/test_websocket_frames.py::test_f",
+    "unit/api/test_gateway_words.py::test_no_flood",
+    "unit/booking/test_slots.py::test_what_is_offered",
+    "unit/delivery/test_events_page.py::test_many_who_search",
+    "unit/delivery/test_feed.py::test_many_who_resume",
+    "unit/placement/test_pack_kinds.py::test_from_nothing",
+    "unit/placement/test_pack_kinds.py::test_no_plan",
+    "unit/placement/test_pack_kinds.py::test_the_same_seed",
+    "unit/placement/test_pack_standing.py::test_from",
+    "unit/placement/test_pack_standing.py::test_no_plan",
+    "unit/placement/test_pack_steps.py::test_every_step",
+    "unit/plan/test_choices.py::test_those_that_are_played",
+    "unit/plan/test_choices.py::test_what_is_cancelled",
+    "unit/runtime/test_private_apis.py::test_every_private_name",
+    "unit/scheduler/test_waiting.py::test_who_comes_after",
+    "unit/server/test_docs.py",
+    "unit/server/test_doctor.py::test_it_fits",
+    "unit/server/test_doctor.py::test_no_secret",
+    "unit/server/test_runbook.py",
 )
 """Tests that walk the same lines thousands of times, or lines that others walk: measuring triples their time."""
 WITH_THEIR_PROCESSES = (
@@ -182,6 +210,7 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _CONFIGURATION = "COVERAGE_PROCESS_CONFIG"
 """Where a process that starts finds that it is to be measured, and how."""
 _ASKED = pytest.StashKey[str]()
+_MEASURING = pytest.StashKey[Coverage | None]()
 _write = suite.record(FOLDER, WORKER or "main")
 _skipped: list[str] = []
 
@@ -241,9 +270,6 @@ def load_sources() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     check_names()
-    for item in items:
-        if among(item, UNMEASURED):
-            item.add_marker(pytest.mark.no_cover)
     items[:] = long_first(items)
 
 
@@ -274,6 +300,19 @@ def check_names() -> None:
 
 def among(item: pytest.Item, names: tuple[str, ...]) -> bool:
     return item.nodeid.removeprefix("tests/").startswith(names)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Measure a test together with its fixtures, or none of it; to stop and to go on takes longer than many a test."""
+    measuring = item.config.stash.setdefault(_MEASURING, Coverage.current())
+    if measuring is not None:
+        is_on, is_wanted = Coverage.current() is not None, not among(item, UNMEASURED)
+        if is_on and not is_wanted:
+            measuring.stop()
+        elif is_wanted and not is_on:
+            measuring.start()
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -53,7 +53,7 @@ def worker(name: str) -> bytes:
         "tags": {"team": "labs", "cost-centre": "4711"},
     }
     labels = {"tier": "gold", "site": "us-east", "purpose": "exams"}
-    notes = {"note": "y" * 60}
+    notes = {"note": "y" * 10}
     spec = {"aws": aws, "lab_track": "ccna", "lab_types": ["CML"]}
     return json.dumps({"metadata": {"name": name, "labels": labels, "annotations": notes}, "spec": spec}).encode()
 

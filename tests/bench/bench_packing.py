@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from bench.booked_months import LEAD, booked_month, planted_set
@@ -16,10 +17,10 @@ from bench.figures import Figure
 from harness import given
 from lcm.model.base.capacity import DIMENSIONS
 from lcm.placement.pack import Packer, Packing, pack_claims
-from lcm.placement.pack_arrival import choose_seat_on_arrival
+from lcm.placement.pack_arrival import order_arrivals, place_arrivals
 from lcm.placement.pack_board import NOWHERE, PackBoard, PackTerms
 from lcm.placement.pack_bound import lower_bound
-from lcm.placement.pack_build import RoomValue
+from lcm.placement.pack_forecast import ArrivalForecast
 from lcm.placement.pack_kinds import KindTerms, MachineKind
 from lcm.placement.pack_mixed import pack_on_kinds
 from lcm.placement.request import HeldClaim
@@ -154,10 +155,8 @@ def _seats_used(board: PackBoard) -> int:
 def _place_arrivals(book: Sequence[HeldClaim]) -> float:
     board = PackBoard(PackTerms(given.machine(), SEATS, LEAD))
     claims = [board.add(*span_of(held.claim), held.claim.need) for held in book]
-    value = RoomValue(board, claims)
-    for claim in sorted(claims, key=board.starts.__getitem__):
-        seat = choose_seat_on_arrival(board, value, claim, board.seats_in_use())
-        assert seat != NOWHERE
-        board.put(claim, seat)
-        board.begin()
+    forecast = ArrivalForecast()
+    for _, together in groupby(order_arrivals(board, claims), board.starts.__getitem__):
+        place_arrivals(board, together, forecast)
+    assert NOWHERE not in board.at
     return board.cost / lower_bound([held.claim for held in book], given.machine(), LEAD)

@@ -8,7 +8,7 @@ ahead.
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple
@@ -30,11 +30,24 @@ _TAIL = 1.1
 _SMALLEST, _LARGEST = 24, 2
 
 
+class Booking(NamedTuple):
+    """A claim, and when it is booked."""
+
+    at: datetime
+    claim: Claim
+
+
 def booked_month(sessions: int, seed: int, *, each_its_own: bool = False) -> list[HeldClaim]:
-    """Make the bookings of a month, in the order in which they are made.
+    """Make the claims of a month, in the order in which they are booked.
 
     With `each_its_own` there is no catalogue, and each session takes amounts of its own.
     """
+    bookings = month_of_bookings(sessions, seed, each_its_own=each_its_own)
+    return [HeldClaim(f"s{number}", one.claim) for number, one in enumerate(bookings)]
+
+
+def month_of_bookings(sessions: int, seed: int, *, each_its_own: bool = False) -> list[Booking]:
+    """Make the bookings of a month, in the order in which they are made."""
     chance = Random(f"booked month {sessions} {seed}")
     labs = [_lab(chance) for _ in range(LABS)]
     wanted = [1 / (rank + 1) ** 0.7 for rank in range(LABS)]
@@ -46,7 +59,7 @@ def booked_month(sessions: int, seed: int, *, each_its_own: bool = False) -> lis
         claim = Claim(start=begin - INSTANTIATION, end=begin + length + CLEAN_UP, need=need)
         made.append((start / timedelta(days=1) - chance.uniform(0, 7), claim))
     made.sort(key=lambda one: one[0])
-    return [HeldClaim(f"s{number}", claim) for number, (_, claim) in enumerate(made)]
+    return [Booking(given.moment("00:00") + timedelta(days=days), claim) for days, claim in made]
 
 
 def _start(chance: Random) -> timedelta:

@@ -17,10 +17,7 @@ from typing import Any, NamedTuple
 
 from browser.installation import Installation, run_installation
 from harness.session_world import SMALL
-from lcm.control.objects.records import unique_key_of
-from lcm.model.kinds.pool import LabWorkerPool
 from lcm.store.base import Entry, Put, Store, scan_all
-from lcm.store.codec import Codec
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.data_folder import STORE_FILE
 
@@ -36,7 +33,6 @@ MARK, PAUSED, SESSION = "xq00", "paused-zz00000", "session-zz000000"
 """What occurs in the names of things that are copied, and in nothing else."""
 POOL, LAB, TEMPLATE, WORKER = f"pool-{MARK}", f"lab-{MARK}:1.0.0", f"metal-{MARK}", f"w-{MARK}-1"
 _LEFT_OUT = ("audit/", "housekeeping/", "sign-ins/", "history/", "alerts/", "leases/")
-_CODEC = Codec()
 
 
 class Size(NamedTuple):
@@ -192,13 +188,10 @@ class Growth:
         for name in (POOL, LAB, TEMPLATE):
             uid = self._uids[name]
             for entry in self._pattern.entries:
-                if entry.key == f"uids/{uid}" or (
-                    entry.key.endswith(f"/{name}") and not entry.key.startswith("unique/")
-                ):
+                if entry.key == f"uids/{uid}" or entry.key.endswith(f"/{name}"):
                     value = _renamed(entry.value.decode(), names)
                     if entry.key.startswith("worker-pools/"):
                         value = self._seated(value, pool)
-                        yield _unique_put(value, _renamed(entry.key, names))
                     yield Put(_renamed(entry.key, names), value.encode(), entry.labels)
 
     def _seated(self, value: str, pool: int) -> str:
@@ -238,14 +231,6 @@ def _booked(value: str, start: datetime, seat: int, number: int) -> bytes:
     spec["owner"] = f"learner-{number % OWNERS}@example.org"
     status["seat"]["number"] = seat
     return f"{head}\n{json.dumps(document)}".encode()
-
-
-def _unique_put(value: str, key: str) -> Put:
-    """Return the mark of a pool's track, whose key is a digest."""
-    pool = _CODEC.decode(value.encode(), LabWorkerPool)
-    unique = unique_key_of(pool)
-    assert unique is not None
-    return Put(unique, key.encode())
 
 
 def _mark(pool: int) -> str:

@@ -32,7 +32,7 @@ MOST_LOOKS = 20
 """How often a page is looked at until it does not change any more."""
 PATIENCE_SECONDS = 180
 LEARNER = "ada@example.org"
-LEARNER_PAGES = ("/", "/book", "/sessions", "/sessions/:name", "/sessions/:name/consoles")
+LEARNER_PAGES = ("/", "/book", "/costs", "/quotas", "/sessions", "/sessions/:name", "/sessions/:name/consoles")
 SHOWN = suite.ROOT / "tests" / "browser" / "shown"
 FIRST = (suite.ROOT / "examples" / "first", suite.ROOT / "examples" / "timetable", SHOWN)
 NAMES = {

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
-from browser.browser import PHONE, Watched, find_axe_faults, is_wider_than_screen, watch
+from browser.browser import DESKTOP, PHONE, Watched, find_axe_faults, is_wider_than_screen, watch
 from browser.installation import Installation
 
 LINES = ".xterm-rows"
@@ -24,6 +24,9 @@ RAW = """path => new Promise(resolve => {
     socket.onopen = () => resolve("open");
     socket.onclose = () => resolve("refused");
 })"""
+
+NOVNC_PATIENCE_MS = 3_500
+"""By when noVNC says on the browser's console that a screen did not close."""
 
 
 def book(installation: Installation, name: str, token: str) -> None:
@@ -121,6 +124,10 @@ def test_a_node_of_the_topology_opens_its_screen_which_is_drawn(learner: Watched
     expect(page.get_by_role("row").filter(has_text="R1_serial")).not_to_contain_text("not yet")
     assert find_axe_faults(page) == []
     assert not is_wider_than_screen(page)
+    page.set_viewport_size({"width": DESKTOP["width"], "height": DESKTOP["height"]})
+    page.get_by_role("navigation").get_by_role("link", name="sessions").first.click()
+    expect(page.locator(".place canvas")).to_have_count(0)
+    page.wait_for_timeout(NOVNC_PATIENCE_MS)  # a screen that did not close when it was left says so by then
 
 
 def test_another_s_session_and_its_consoles_are_not_there(learner: Watched, installation: Installation) -> None:

@@ -15,6 +15,8 @@ STAFF_PAGES = (
     "/workers/workshop",
     "/book",
     "/calendar",
+    "/costs",
+    "/quotas",
     "/reservations",
     "/reservations/new",
     "/alerts",
@@ -35,7 +37,7 @@ STAFF_PAGES = (
 )
 SINK = {"name": "for-axe", "url": "https://hooks.example.org/lcm", "event_types": ["alert.*"]}
 
-LEARNER_PAGES = ("/", "/book", "/sessions", "/events", "/tokens", "/workers")
+LEARNER_PAGES = ("/", "/book", "/sessions", "/costs", "/quotas", "/events", "/tokens", "/workers")
 USABLE_MS = 1_500
 TRIES = 8
 """How often the first page is opened at most: others use the machine too, and one good try shows what it takes."""

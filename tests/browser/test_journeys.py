@@ -11,6 +11,8 @@ WORKER = {"metadata": {"name": "by-hand"}, "spec": {"aws": {"ami_name_pattern": 
 PHONE_PAGES = (
     "/",
     "/calendar",
+    "/costs",
+    "/quotas",
     "/reservations/new",
     "/sessions",
     "/workers",

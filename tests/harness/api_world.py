@@ -29,6 +29,7 @@ from lcm.cli.main import app
 from lcm.control.access.oidc import Verifier
 from lcm.control.access.oidc_browser import BrowserSignIn
 from lcm.control.access.tokens import Tokens
+from lcm.control.booking.quota import OwnerLimits
 from lcm.control.delivery.sinks import NO_SINKS, SinkSettings
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
@@ -227,6 +228,7 @@ class ApiServer:
         port: int = 0,
         terms: Terms | None = None,
         artifacts: Artifacts | None = None,
+        quotas: OwnerLimits | None = None,
     ) -> None:
         self.url = ""
         self.store = MemoryStore(epoch=new_epoch())
@@ -237,6 +239,7 @@ class ApiServer:
             defaults=defaults or {},
             sealer=given_keys(),
             terms=terms,
+            limits=quotas,
             artifacts=artifacts,
         )
         self.port = port or free_port()
@@ -276,17 +279,21 @@ class ApiServer:
         asyncio.run_coroutine_threadsafe(self.store.commit(*ops), self._loop).result(SOON)
 
     def once_watched(self, work: Callable[[], object]) -> threading.Thread:
-        """Do something as soon as somebody watches; join what this returns."""
+        """Do something as soon as somebody watches who does not yet; join what this returns."""
+        self._await_streams(some=False)
         thread = threading.Thread(target=self._once_watched, args=(work,))
         thread.start()
         return thread
 
     def _once_watched(self, work: Callable[[], object]) -> None:
+        self._await_streams(some=True)
+        work()
+
+    def _await_streams(self, *, some: bool) -> None:
         assert self._api is not None
         deadline = time.monotonic() + SOON
-        while not self._api._streams.total and time.monotonic() < deadline:
+        while bool(self._api._streams.total) is not some and time.monotonic() < deadline:
             time.sleep(0.01)
-        work()
 
     @property
     def revision(self) -> int:

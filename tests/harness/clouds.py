@@ -243,15 +243,20 @@ _SECONDS_PER_HOUR: Final = Decimal(3600)
 
 @dataclass(frozen=True)
 class SimPrices:
-    """USD per hour by region and type, disk included while it runs; USD per GB and hour of a stopped machine's disk."""
+    """USD per hour by region and type, disk included while it runs; USD per GB and hour of a stopped machine's disk.
+
+    `spot` are the prices of machines that are only lent.
+    """
 
     hourly: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
     disk_gb_hourly: Mapping[str, Decimal] = field(default_factory=dict)
+    spot: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
     other_hourly: Decimal = Decimal("3.9641")
     other_disk_gb_hourly: Decimal = Decimal("0.00017")
 
     def of_machine(self, machine: SimMachine) -> Decimal:
-        return self.hourly.get((machine.region, machine.instance_type), self.other_hourly)
+        table = self.spot if machine.spot else self.hourly
+        return table.get((machine.region, machine.instance_type), self.other_hourly)
 
     def of_disk(self, machine: SimMachine) -> Decimal:
         return machine.disk_gb * self.disk_gb_hourly.get(machine.region, self.other_disk_gb_hourly)

@@ -17,7 +17,7 @@ from lcm.sim.cml.patty_ports import PattyPorts
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
 
-SOON = 10.0
+SOON = 60.0
 IAC, WILL, DO = 255, 251, 253
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl
 
 from harness.clouds import KEYS, SESSION
-from harness.servers import LOOPBACK
+from harness.servers import LOOPBACK, stop_listening
 from lcm.model.base.clock import Clock
 from lcm.providers.aws.clients import AwsClients
 from lcm.providers.aws.ec2 import Ec2
@@ -190,7 +190,7 @@ class AwsAnswers:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         for writer in self._open:
             writer.transport.abort()
         await asyncio.sleep(0)  # an aborted connection is closed a turn later

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from harness.servers import LOOPBACK
+from harness.servers import LOOPBACK, stop_listening
 
 TOKEN = {"username": "admin", "id": "1", "token": "secret-token-1", "admin": True, "error": None}
 
@@ -101,7 +101,7 @@ class AnswerServer:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         self.hang_up()
         await asyncio.gather(*self._talks, return_exceptions=True)
         await asyncio.sleep(0)  # an aborted connection is closed a turn later
@@ -229,7 +229,7 @@ class Scripted:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)

@@ -141,8 +141,10 @@ CAST = {
     "root": Role.ADMIN,
     "otto": Role.OPERATOR,
     "anna": Role.AUTHOR,
+    "ines": Role.INSTRUCTOR,
     "ada": Role.USER,
     "bob": Role.USER,
+    "vera": Role.VIEWER,
 }
 """Who takes part."""
 

@@ -22,6 +22,7 @@ from lcm.control.objects.records import change_ops, creation_ops, find_record, r
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
 from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.pool.view import is_small
 from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, requeue_at
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.worker.controller import WorkerController
@@ -312,10 +313,41 @@ class Pools(Fleet):
                 async with beside(self.pool_controller().run()):
                     yield self
 
-    async def found(self, *, cpu: int = 4, template: dict[str, Any] | None = None, **spec: Any) -> LabWorkerPool:
+    @asynccontextmanager
+    async def scaling(self) -> AsyncIterator["Pools"]:
+        """Run the pool controller, the scheduler and the lives of sessions beside what a test does."""
+        scheduler = SchedulerController(
+            plane=self.core.plane_for(service(SCHEDULER)),
+            clock=self.clock,
+            stopwatch=VirtualStopwatch(),
+            chance=self.half,
+            settings=self.settings,
+            holder="scheduler",
+        )
+        lablets = Lablets(self.core.plane_for(service(LABLET_CONTROLLER)), self.clock)
+        async with self.following(), beside(scheduler.run()), beside(lablets.run()):
+            yield self
+
+    async def want(self, *names: str, span: timedelta = 2 * HOUR, **fields: Any) -> None:
+        """Ask for sessions as soon as possible."""
+        minutes = span // MINUTE
+        for name in names:
+            spec = LabletSessionSpec(definition="basics:1.0.0", duration_minutes=minutes, **fields)
+            await self.otto.create(LabletSession(metadata=Metadata(name=name), spec=spec))
+
+    async def found(
+        self,
+        *,
+        cpu: int = 4,
+        template: dict[str, Any] | None = None,
+        smaller: Sequence[str] = (),
+        **spec: Any,
+    ) -> LabWorkerPool:
         """Make a template, a definition and a pool."""
         worker = self.spec(**(template or {}))
-        made = WorkerTemplateSpec(worker=worker, name_prefix="ccna", labels={"team": "exams"})
+        made = WorkerTemplateSpec(
+            worker=worker, name_prefix="ccna", labels={"team": "exams"}, smaller_types=tuple(smaller)
+        )
         await self.otto.create(WorkerTemplate(metadata=Metadata(name="metal"), spec=made))
         definition = given.definition(
             lab_track="ccna",
@@ -373,7 +405,7 @@ class Pools(Fleet):
             cml=msgspec.structs.replace(
                 worker.status.cml, api_url="https://cml", version="2.9.0", ready=True, licensed=phase in _LICENSED
             ),
-            capacity=given.machine(labs=20),
+            capacity=declared_capacity(worker.spec) if is_small(worker) else given.machine(labs=20),
             conditions=(_accepting(phase, self.clock.now()),),
             observed_generation=worker.metadata.generation,
             **fields,

@@ -63,6 +63,13 @@ def answers(process: subprocess.Popen[bytes], url: str) -> bool:
     return False
 
 
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close a server; whoever connected last is known to it afterwards: a connection is announced some turns later."""
+    server.close()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 class EtcdServer:
     """One etcd member that keeps its data directory and its client port over restarts."""
 
@@ -91,10 +98,10 @@ class EtcdServer:
         """Make it one of several; called before its first start."""
         self._flags += (f"--initial-cluster={members}",)
 
-    def start(self) -> Self:
+    def start(self, tries: int = 5) -> Self:
         """Start and wait until it answers; a port that somebody took first is exchanged on the first start."""
         fresh = not (self._directory / "data").exists()
-        for _ in range(5):
+        for _ in range(tries):
             self._spawn()
             if self._await_ready():
                 return self
@@ -170,20 +177,38 @@ class EtcdCluster:
     """Several members; a majority of them must run."""
 
     def __init__(self, directory: Path, size: int = 3) -> None:
-        self.members = []
-        for n in range(size):
-            folder = directory / f"m{n}"
+        self._folders = [directory / f"m{n}" for n in range(size)]
+        self._make_members()
+
+    def _make_members(self) -> None:
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            self.members.append(EtcdServer(folder, "--heartbeat-interval=50", "--election-timeout=500", name=f"m{n}"))
+        flags = ("--heartbeat-interval=50", "--election-timeout=500")
+        self.members = [EtcdServer(folder, *flags, name=folder.name) for folder in self._folders]
         together = ",".join(member.member for member in self.members)
         for member in self.members:
             member.join(together)
 
     def __enter__(self) -> Self:
+        """Start all. All get other ports when somebody took one first: each knows those of the others."""
+        for _ in range(4):
+            try:
+                return self._start()
+            except AssertionError:
+                self._kill()
+                self._make_members()
+        return self._start()
+
+    def _start(self) -> Self:
         # None is ready before a majority runs.
         with ThreadPoolExecutor() as pool:
-            list(pool.map(EtcdServer.start, self.members))
+            list(pool.map(lambda member: member.start(tries=1), self.members))
         return self
+
+    def _kill(self) -> None:
+        for member in self.members:
+            member.kill()
 
     def __exit__(self, *_: object) -> None:
         for member in self.members:

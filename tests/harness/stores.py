@@ -156,8 +156,8 @@ class FallibleStore(MemoryStore):
         held = self._leases.get(lease)
         return held.lease.holder if held else None
 
-    async def renew(self, lease: Lease) -> None:
-        await super().renew(lease)
+    async def renew(self, *leases: Lease) -> None:
+        await super().renew(*leases)
         await asyncio.sleep(self.renewal_seconds)
 
     async def _suspend(self) -> None:

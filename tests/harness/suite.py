@@ -4,7 +4,8 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,34 @@ _USUAL_SECONDS = 0.012
 """What the steps below take on the machine that the bars were written on."""
 
 
-def here(seconds: float, clock: Callable[[], float] = time.process_time) -> float:
-    """Return what may take as long here as those seconds there; never less than those."""
-    began = clock()
+def here(seconds: float) -> float:
+    """Return what processor time may take as long here as those seconds there; never less than those."""
+    began = time.process_time()
     sum(step * step for step in range(_STEPS))
-    return seconds * max(1.0, (clock() - began) / _USUAL_SECONDS)
+    return seconds * max(1.0, (time.process_time() - began) / _USUAL_SECONDS)
+
+
+PATIENCE = 60.0
+"""Seconds after which nobody waits any longer, however busy the machine is."""
+
+
+def own_time(process: int | str = "thread-self") -> float:
+    """Return a clock's seconds; it stands still while a thread could run and other programs have the processors.
+
+    The thread is this one, or the main one of the process with that id. Elsewhere than on Linux it never stands still.
+    """
+    told = Path(f"/proc/{process}/schedstat")
+    waited = int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
+    return time.monotonic() - waited
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Fail when this takes longer than so many seconds of `own_time`."""
+    began = own_time()
+    async with asyncio.timeout(PATIENCE):
+        yield
+    assert own_time() - began < seconds
 
 
 _patient = settings(max_examples=25 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

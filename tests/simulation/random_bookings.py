@@ -16,6 +16,7 @@ from harness import given
 from harness.plane_world import OTTO, service
 from harness.workers import beside, spec
 from lcm.control.objects.records import creation_ops, read_entry
+from lcm.control.plane.booking_actions import Move, Resize
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Extend, Ref
 from lcm.model.base.capacity import DIMENSIONS, Amount, Claim, Profile
@@ -35,8 +36,8 @@ from lcm.model.kinds.pool import (
     WorkerTemplate,
     WorkerTemplateSpec,
 )
-from lcm.model.kinds.reservation import Reservation, ReservationPhase, ReservationSpec
-from lcm.model.kinds.session import LabletSession, LabletSessionSpec, Seat, get_claim
+from lcm.model.kinds.reservation import Reservation, ReservationPhase, ReservationSpec, held_slot
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, LabletSessionSpec, Seat, get_claim
 from lcm.model.kinds.worker import CmlFacts, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms, asap_claim, need_of
@@ -236,6 +237,8 @@ class Market:
             (self.reserve, 11),
             (self.come_in_a_group, 4),
             (self.disband, 8),
+            (self.change_a_group, 6),
+            (self.shift, 6),
         )
         names, weights = [deed for deed, _ in deeds], [weight for _, weight in deeds]
         while self.done.total() < operations:
@@ -307,6 +310,54 @@ class Market:
             for number in self.groups.pop(name).waiting:
                 self.books.strike(f"{name}#{number}")
                 self.done["released by a group"] += 1
+
+    async def change_a_group(self) -> None:
+        """Move a group with those who have come, make it longer, or give it other seats; all or none."""
+        if not self.groups:
+            return
+        name = self.chance.choice(list(self.groups))
+        ref, quarters = Ref(Reservation, name), self.chance.choice((-8, -2, 1, 2, 12, 96))
+        seats = self.chance.randrange(1, 13)
+        action = self.chance.choice((Move(minutes=15 * quarters), Extend(minutes=30), Resize(seats=seats)))
+        try:
+            changed = await self.otto.act(ref, action)
+        except Refused:
+            self.done["group not changed"] += 1
+            return
+        for number in self.groups[name].waiting:
+            self.books.strike(f"{name}#{number}")
+        waiting = [one for one in changed.status.held if one.session is None]
+        own = [
+            one.metadata.name for one in self.live.values() if one.metadata.owner and one.metadata.owner.name == name
+        ]
+        for session in own:
+            self.books.strike(session)
+        for session in own:
+            found = await self._found(session)
+            if found.status.phase in SESSION_MACHINE.final:
+                del self.live[session]
+            else:
+                self.live[session] = found
+                self.books.note(found)
+        for one in waiting:
+            assert one.seat is not None
+            self.books.hold(f"{name}#{one.number}", f"{one.seat.pool}/{one.seat.number}", one.claim)
+        self.done["group changed"] += 1
+        start = min((held_slot(changed.spec, one)[0] for one in waiting), default=self.clock.now())
+        self.groups[name] = Group(start, changed.spec.count, [one.number for one in waiting])
+        if not waiting:
+            del self.groups[name]
+
+    async def shift(self) -> None:
+        """Move one session that has not started to another time."""
+        name = self._any()
+        if name is None or self.live[name].spec.timeslot_start is None:
+            return
+        quarters = self.chance.choice((-8, -2, 1, 2, 12, 96))
+        try:
+            self._know(await self.otto.act(Ref(LabletSession, name), Move(minutes=15 * quarters)), "shifted")
+        except Refused:
+            self.done["not shifted"] += 1
 
     async def want_now(self) -> None:
         """Ask for a session without a slot, and put it on any worker, seated or not."""

@@ -9,6 +9,7 @@ import pytest
 
 from lcm.system.clock import SystemClock
 from world.checks import (
+    bills,
     capacity,
     events,
     hosting,
@@ -17,6 +18,8 @@ from world.checks import (
     licences,
     machines,
     phases,
+    places,
+    pools,
     ports,
     privacy,
     quotas,
@@ -49,6 +52,14 @@ NEVER = (
     restores.RESTORED,
     store.UNTOLD,
     versions.UPGRADE,
+    pools.COOLDOWN,
+    pools.SIZE,
+    pools.HOURS,
+    pools.OVERSPENT,
+    pools.FLAPPING,
+    places.ELSEWHERE,
+    places.LENT,
+    bills.UNBALANCED,
 )
 TODAY = SystemClock().now().toordinal()
 COUNT = 4

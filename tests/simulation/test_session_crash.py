@@ -11,13 +11,14 @@ import structlog
 from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.session_world import PORTS, Lablets, told
 from harness.suite import TIMES
-from lcm.control.plane.protocol import Ref, Terminate
+from lcm.control.plane.protocol import Ref, Save, Terminate
 from lcm.controllers.session.progress import collected_uri, title_of
 from lcm.controllers.session.view import SessionRules
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.topology.lab import parse_lab
 from lcm.providers.protocols.labhost import LabState
 from lcm.settings.load import Settings
+from lcm.sim.time.host import HOST
 
 _P = SessionPhase
 LEASE = timedelta(seconds=15)
@@ -76,6 +77,41 @@ async def lost_with_its_lab() -> Lablets:
     return made
 
 
+SAVED = "save-one.yaml"
+
+
+async def asked_to_save() -> Lablets:
+    made = await world()
+    await made.given_running(await made.serving(), slot=timedelta(hours=1))
+    await made.otto.act(Ref(LabletSession, "s1"), Save(name="one"))
+    return made
+
+
+async def live_until_saved(made: Lablets) -> None:
+    """Be a process: run the lablet controller until a request to save is answered, then end without a word."""
+    host = HOST.get()
+    assert host is not None
+    life = asyncio.create_task(made.lablets(holder=host.name, alone=True).run())
+    while not life.done() and (await made.session()).status.save_request is not None:
+        await asyncio.sleep(5)
+    if life.done():
+        await life
+
+
+async def check_saved_once(made: Lablets) -> None:
+    deposed = [deed for deed in made.deeds if deed.host != deed.leader]
+    assert not deposed, f"done by who did not lead: {deposed}"
+    session, worker = await made.session(), await made.worker()
+    assert session.status.phase is _P.RUNNING, told(session)
+    assert (session.status.save_request, session.status.save_error) == (None, "")
+    assert [one.name for one in session.status.artifacts] == [SAVED]
+    stored = [one.uri for one in await made.artifacts.list_temporary() if "/collected/" in one.uri]
+    assert stored == [collected_uri(session, SAVED)]
+    data = await made.artifacts.get(stored[0], digest=session.status.artifacts[0].digest)
+    assert dict(parse_lab(data).ports) == PORTS
+    assert [lab.state for lab in await made.labs(worker)] == [LabState.STARTED]
+
+
 @dataclass(frozen=True)
 class Path:
     """Where a session is, where it is to come, and what must be left then."""
@@ -125,6 +161,19 @@ def test_a_lablet_controller_that_dies_anywhere_is_replaced(path: Path, tell: Ca
         f"session: {path.name}", path.world, path.body, path.check, restart_after=LEASE, report=tell
     )
     assert awaits >= 30
+
+
+def test_a_save_is_answered_once_whoever_dies_meanwhile(tell: Callable[[str], None]) -> None:
+    awaits = crash_everywhere(
+        "session: save", asked_to_save, live_until_saved, check_saved_once, restart_after=LEASE, report=tell
+    )
+    assert awaits >= 10
+
+
+def test_a_leader_that_sleeps_during_a_save_does_nothing_when_it_wakes_up(tell: Callable[[str], None]) -> None:
+    name = f"session: save, for {A_NAP}"
+    awaits = pause_everywhere(name, asked_to_save, live_until_saved, check_saved_once, pause_for=A_NAP, report=tell)
+    assert awaits >= 10
 
 
 @pytest.mark.parametrize("path", SLEEPERS, ids=str)

@@ -16,7 +16,7 @@ from lcm.sim.world.scenario import Scenario
 from lcm.system.clock import SystemClock
 from world.campaign import HOUR_SECONDS, SeedReport, run_campaign, run_seed
 from world.one_line import parse_scenario
-from world.scenarios import CAMPUS
+from world.scenarios import CAMPUS, draw_campus
 from world.script import read_script, run_file
 
 MISHAPS_AN_HOUR: Final = 6.0
@@ -43,17 +43,22 @@ def _read_kept_seeds(folder: Path | None) -> Sequence[Scenario]:
 
 def _random_scenarios(wanted: argparse.Namespace) -> Sequence[Scenario]:
     first = int(SystemClock().now().timestamp()) if wanted.first is None else wanted.first
-    bulk = msgspec.structs.replace(
-        CAMPUS,
-        hours=wanted.hours,
+    numbers = range(first, first + wanted.seeds + wanted.client_seeds)
+    return [_random_scenario(wanted, seed, by_client=seed >= first + wanted.seeds) for seed in numbers]
+
+
+def _random_scenario(wanted: argparse.Namespace, seed: int, *, by_client: bool) -> Scenario:
+    """Return a seed's scenario: every other one has pools and quotas that the seed draws."""
+    return msgspec.structs.replace(
+        draw_campus(seed) if seed % 2 else CAMPUS,
+        seed=seed,
+        face="client" if by_client else "direct",
+        hours=wanted.hours * (_CLIENT_SHARE if by_client else 1),
         quiet_hours=wanted.quiet_hours,
         mishaps_an_hour=wanted.mishaps,
         mishaps=tuple(wanted.only),
         processes=wanted.processes,
     )
-    by_client = msgspec.structs.replace(bulk, face="client", hours=wanted.hours * _CLIENT_SHARE)
-    every = [bulk] * wanted.seeds + [by_client] * wanted.client_seeds
-    return [msgspec.structs.replace(one, seed=first + number) for number, one in enumerate(every)]
 
 
 def _print_reports(reports: Iterator[SeedReport]) -> int:

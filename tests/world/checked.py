@@ -6,7 +6,7 @@ from lcm.controllers.runtime.settings import owner_limits_of
 from lcm.sim.world.mishaps.processes import processes_are_upgraded
 from lcm.sim.world.scenario import Scenario, lab_topology
 from lcm.sim.world.world import Violation, World
-from world.scenarios import definition_of, pool_documents
+from world.scenarios import definition_of, pool_documents, settings_document
 from world.wire import WiredEnvironment
 from world.witness import CheckingWitness, StoryLine
 
@@ -33,6 +33,8 @@ class CheckedWorld(World):
     async def prepare(self) -> None:
         """Start the processes, and create what the scenario needs, as an operator's script would."""
         self.set_up()
+        if self.scenario.quotas:
+            await self.apply(settings_document(self.scenario.quotas))
         for lab in (*self.scenario.labs, *self.scenario.unhostable):
             stored = await self.stage.artifacts.put(lab_topology(lab))
             await self.apply(definition_of(lab, stored))

@@ -143,6 +143,14 @@ class ObservedState:
     """How often each object changed, by its uid and the hour."""
     events: list[PublishedEvent] = field(default_factory=list)
     """All published events, in order."""
+    pool_uids: dict[str, str] = field(default_factory=dict)
+    """By the uid of a worker, also of one that is gone: the uid of the pool that made it."""
+    pool_stops: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """By the uid of a pool and a reason in a word: when it last stopped a worker for that reason."""
+    given_up: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    """By the uid of a pool and the number of a planned worker: when the load last gave it up."""
+    machines_lost: dict[tuple[str, int], None] = field(default_factory=dict)
+    """Likewise: the planned workers that load keeps open, and whose machine was lost by no decision of the pool."""
 
     def apply_commit(self, revision: int, changes: Sequence[Change], at: datetime, host: str | None) -> Commit:
         """Apply a commit to all indexes, and return what it did."""
@@ -168,6 +176,7 @@ class ObservedState:
         lived = {uid: one for uid, one in self.sessions.items() if not self.is_over(one)}
         fresh = ObservedState(self.calm, self.undisturbed, limits=self.limits, restored_at=at)
         fresh.had_machine, fresh.warned, fresh.changes = self.had_machine, self.warned, self.changes
+        fresh.pool_uids = self.pool_uids
         fresh.removed = {uid: gone_at for uid, gone_at in self.removed.items() if gone_at <= taken_at}
         fresh.sessions = {uid: one for uid, one in self.sessions.items() if uid in fresh.removed}
         fresh.apply_commit(0, [Change(one.key, one) for one in entries], at, None)
@@ -278,6 +287,8 @@ class ObservedState:
             self.workers.pop(uid, None)
         else:
             self.workers[uid] = worker
+            if worker.metadata.owner is not None:
+                self.pool_uids[uid] = worker.metadata.owner.uid
             if worker.status.ec2.instance_id:
                 self.had_machine[worker.status.ec2.instance_id][uid] = None
 

@@ -5,20 +5,26 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from lcm.settings.load import Settings
 from lcm.sim.world.scenario import Scenario
-from world.scenarios import CAMPUS, CLASSROOM, CROWDED
+from world.scenarios import CAMPUS, CLASSROOM, CROWDED, draw_campus
 
 S = TypeVar("S", bound=msgspec.Struct)
-WORLDS: Final[Mapping[str, Scenario]] = {"campus": CAMPUS, "classroom": CLASSROOM, "crowded": CROWDED}
+WORLDS: Final[Mapping[str, Callable[[int], Scenario]]] = {
+    "campus": lambda _: CAMPUS,
+    "classroom": lambda _: CLASSROOM,
+    "crowded": lambda _: CROWDED,
+    "drawn": draw_campus,
+}
+"""The known worlds, by the seed: the last one is different with each."""
 _LINE: Final = re.compile(
     r"seed (?P<seed>\d+) hours (?P<hours>[\d.]+) mishaps (?P<mishaps>[\d.]+)"
-    r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?: (?P<world>campus|classroom|crowded))?"
+    r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?: (?P<world>campus|classroom|crowded|drawn))?"
     r"(?P<client> client)?(?: with (?P<others>\{.*\}))?"
 )
 _WORDED_FIELDS: Final = frozenset({"seed", "hours", "mishaps_an_hour", "processes", "quiet_hours", "face"})
@@ -30,7 +36,7 @@ def parse_scenario(line: str) -> Scenario | None:
     found = _LINE.fullmatch(line)
     if found is None:
         return None
-    world = WORLDS[found["world"] or "campus"]
+    world = WORLDS[found["world"] or "campus"](int(found["seed"]))
     said = msgspec.structs.replace(
         world,
         seed=int(found["seed"]),
@@ -45,7 +51,7 @@ def parse_scenario(line: str) -> Scenario | None:
 
 def format_scenario(scenario: Scenario) -> str:
     """Return a scenario as a line: what differs from the known world that is most like it."""
-    differing = {name: _other_fields(scenario, world) for name, world in WORLDS.items()}
+    differing = {name: _other_fields(scenario, world(scenario.seed)) for name, world in WORLDS.items()}
     name = min(differing, key=lambda one: len(msgspec.json.encode(differing[one])))
     words = [
         f"seed {scenario.seed} hours {_format_number(scenario.hours)}",

@@ -16,7 +16,16 @@ from lcm.sim.world.world import Witness
 from lcm.store.base import Change, Entry
 from world.checks.events import EventPosition, heard_each_once
 from world.checks.privacy import committed_no_secret, shown_is_their_own, told_no_secret
-from world.checks.table import AFTER_EFFECT, ALWAYS, EACH_COMMIT, EVERY_MINUTE, LOOKING, OTHERS, at_rest
+from world.checks.table import (
+    AFTER_EFFECT,
+    ALWAYS,
+    EACH_COMMIT,
+    EVERY_MINUTE,
+    LOOKING,
+    LOOKING_AT_COMMIT,
+    OTHERS,
+    at_rest,
+)
 from world.checks.versions import newer_fields_are_kept
 from world.checks.writes import Acknowledgement, is_kept
 from world.observed import ObservedChange, ObservedEffect, ObservedState, PublishedEvent
@@ -87,6 +96,8 @@ class CheckingWitness(Witness):
             self._check_change(turn)
         for check in EACH_COMMIT:
             self.add_violations(check(self.seen, commit))
+        for look in LOOKING_AT_COMMIT:
+            self.add_violations(look(self.seen, commit, self._stage))
 
     def record_restore(self, entries: Sequence[Entry], revision: int, taken_at: datetime) -> None:
         """Begin anew with an earlier state of the store; what was acknowledged since then is lost."""

@@ -53,6 +53,8 @@ export const ROUTES: readonly RouteEntry[] = [
     roles: AUTHORS,
     load: () => import("./pages/Reservations.svelte"),
   },
+  { path: "/costs", title: "Costs", menu: ["Work", "Costs"], load: () => import("./pages/Costs.svelte") },
+  { path: "/quotas", title: "Quotas", menu: ["Work", "Quotas"], load: () => import("./pages/Quotas.svelte") },
   { path: "/reservations/new", title: "Reserve for a class", load: () => import("./pages/ReservationNew.svelte") },
   { path: "/reservations/:name", title: "Reservation", load: () => import("./pages/Reservation.svelte") },
   {

@@ -44,12 +44,13 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
         "lcm.cli.documents.describe:story", "Show an object's phases, their durations and reasons.", _SEE
     ),
     "explain": CommandEntry(
-        "lcm.cli.booking.explain:explain", "Show why a session is where it is, or why it waits.", _SEE
+        "lcm.cli.booking.explain:explain", "Show why a session is where it is or waits; why a pool scales.", _SEE
     ),
     "logs": CommandEntry("lcm.cli.documents.describe:logs", "Print a session's history and decisions as lines.", _SEE),
     "artifacts": CommandEntry(
         "lcm.cli.booking.artifacts:artifacts", "List or download the files collected from a session.", _SEE
     ),
+    "hand-out": CommandEntry("lcm.cli.booking.hand_out:hand_out", "Print who goes where in a class.", _SEE),
     "connect": CommandEntry("lcm.cli.booking.connect:connect", "Open a console of a session in this terminal.", _SEE),
     "observe": CommandEntry(
         "lcm.cli.booking.observe:observe", "Show what labs really use, and update definitions.", _SEE
@@ -58,20 +59,34 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "events": CommandEntry("lcm.cli.fleet.events:events", "Show recent events, or follow new ones.", _SEE),
     "audit": CommandEntry("lcm.cli.fleet.audit:audit", "List who changed what, when and from where.", _SEE),
     "alerts": CommandEntry("lcm.cli.fleet.licenses:alerts", "List open alerts.", _SEE),
+    "quota": CommandEntry("lcm.cli.fleet.quota:quota", "Show what may be booked and is left; grant more.", _SEE),
     "plan": CommandEntry("lcm.cli.booking.plan:plan_", "Simulate a timetable before it is booked.", _SEE),
     "record": CommandEntry("lcm.cli.booking.record:record", "Write a past day as a timetable for `lcm plan`.", _SEE),
+    "cost": CommandEntry("lcm.cli.fleet.costs:cost", "Show what sessions cost, by owner, class, track and more.", _SEE),
     "licenses": CommandEntry("lcm.cli.fleet.licenses:app", "List licence seats; free orphaned ones.", _SEE),
     "book": CommandEntry("lcm.cli.booking.book:book", "Book a lab: now, later, for several, or repeatedly.", _CHANGE),
-    "extend": CommandEntry("lcm.cli.booking.extend:extend", "Make a session end later.", _CHANGE),
+    "move": CommandEntry("lcm.cli.booking.classes:move", "Move a class or a session to another time.", _CHANGE),
+    "extend": CommandEntry("lcm.cli.booking.extend:extend", "Make a session or a class end later.", _CHANGE),
+    "skip": CommandEntry("lcm.cli.booking.classes:skip", "Leave out an occurrence of a class.", _CHANGE),
+    "resize": CommandEntry("lcm.cli.booking.classes:resize", "Change how many seats a class has.", _CHANGE),
+    "learners": CommandEntry("lcm.cli.booking.classes:learners", "Name the learners of a class.", _CHANGE),
+    "swap": CommandEntry("lcm.cli.booking.classes:swap", "Let two learners swap their seats.", _CHANGE),
+    "save": CommandEntry("lcm.cli.booking.save:save", "Save a running lab, to continue from it later.", _CHANGE),
     "cancel": CommandEntry("lcm.cli.booking.extend:cancel", "Cancel sessions or reservations.", _CHANGE),
+    "invite": CommandEntry("lcm.cli.people.token:invite", "Print a link for the learner of a session.", _CHANGE),
     "apply": CommandEntry("lcm.cli.documents.apply:apply", "Create or change objects from files.", _CHANGE),
+    "label": CommandEntry("lcm.cli.documents.batch:label", "Set labels of objects.", _CHANGE),
+    "batch": CommandEntry("lcm.cli.documents.batch:batch", "Do many things in one call, as a file says.", _CHANGE),
     "delete": CommandEntry("lcm.cli.documents.delete:delete", "Delete objects.", _CHANGE),
     "drain": CommandEntry(
         "lcm.cli.fleet.workers:drain", "Take a worker out of service: no new sessions, then stop it.", _CHANGE
     ),
     "undrain": CommandEntry("lcm.cli.fleet.workers:undrain", "Cancel a drain.", _CHANGE),
-    "pause": CommandEntry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once it has no sessions.", _CHANGE),
-    "resume": CommandEntry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
+    "pause": CommandEntry(
+        "lcm.cli.fleet.workers:pause", "Stop a worker once it has no sessions; pause a pool.", _CHANGE
+    ),
+    "resume": CommandEntry("lcm.cli.fleet.workers:resume", "Start a paused worker, or end a pool's pause.", _CHANGE),
+    "scale": CommandEntry("lcm.cli.fleet.pools:scale", "Change how many workers a pool may have.", _CHANGE),
     "snooze": CommandEntry("lcm.cli.fleet.workers:snooze", "Keep an idle worker running for a while.", _CHANGE),
     "remove-lab": CommandEntry("lcm.cli.fleet.workers:remove_lab", "Remove a held lab of an unknown session.", _CHANGE),
     "license": CommandEntry("lcm.cli.fleet.workers:license_", "Register a worker's CML again.", _CHANGE),

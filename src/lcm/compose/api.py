@@ -23,12 +23,23 @@ from lcm.api.http.request import MachineConsoles
 from lcm.api.openapi.description import describe
 from lcm.api.routes.table import ROUTES
 from lcm.compose.leases import LeaseKeeper, open_lease_keeper
-from lcm.compose.outside import AWS, SIM_SECRETS, SIMULATED, artifact_store, open_aws, secret_sources, simulated_ports
+from lcm.compose.outside import (
+    AWS,
+    SIM_SECRETS,
+    SIMULATED,
+    artifact_store,
+    mail_sinks,
+    make_notices,
+    open_aws,
+    secret_sources,
+    simulated_ports,
+)
 from lcm.compose.plan_jobs import PlanJobs
 from lcm.control.access.oidc import IssuerTrust, Verifier
 from lcm.control.access.oidc_browser import BrowserSignIn, ProviderClient
 from lcm.control.access.oidc_keys import HttpFetch
 from lcm.control.access.tokens import Tokens
+from lcm.control.booking.budget_watch import BudgetWatch
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.delivery.outbox import LEASE as DELIVERY
 from lcm.control.delivery.outbox import Outbox
@@ -62,7 +73,7 @@ from lcm.system.clock import SystemClock, new_epoch, new_id, open_file_limit, ra
 from lcm.system.data_folder import STORE_FILE
 from lcm.system.limits import ConnectionLimits
 from lcm.system.loop_watch import LoopWatch
-from lcm.system.tasks import Supervisor
+from lcm.system.tasks import Supervisor, run_until_first_ends
 from lcm.system.tls import CertificateFiles
 
 if TYPE_CHECKING:
@@ -139,7 +150,7 @@ async def run_api(
         artifacts = await undo.enter_async_context(artifact_store(settings))
         fleet = await asyncio.to_thread(_fleet_settings, settings)
         built_in, parts_of_urls = make_built_in_sinks(settings.worker_notification_webhooks)
-        sinks = SinkSettings(_reach(settings), built_in)
+        sinks = SinkSettings(_reach(settings), (*built_in, *mail_sinks(settings)))
         control = ControlPlane(
             store,
             clock=clock,
@@ -167,9 +178,11 @@ async def run_api(
         parts.start("presence", leases.run(presence.keep))
         assert control.promises is not None, "it was made with terms"
         calendar = control.promises.calendar
-        keeping = _housekeeping(settings, store, clock, artifacts, calendar.cache)
+        keeping = _housekeeping(settings, store, clock, artifacts, calendar.cache).run()
         parts.start("calendar", calendar.run())
-        parts.start("housekeeping", keeping.run())
+        parts.start(
+            "housekeeping", run_until_first_ends(keeping, BudgetWatch(store, control.promises, clock=clock).run())
+        )
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
         networks = parse_networks(settings.trusted_proxies)
@@ -201,6 +214,7 @@ async def run_api(
             holder=process,
             built_in=built_in,
             beside=leases.run,
+            notices=make_notices(settings, calendar.cache, clock),
         )
         if alone:
             await release_stale_lease(store, DELIVERY)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
-from lcm.control.plane.local import StoreLeases
+from lcm.control.plane.leases import StoreLeases
 from lcm.control.plane.protocol import LeaseLine, Tenure
 from lcm.controllers.runtime.election import Beside, Keep
 from lcm.model.base.errors import Deposed
@@ -27,12 +27,13 @@ class ReactingLine(LeaseLine):
         self._line = line
         self._watch = watch
 
-    async def renew(self, lease: Tenure) -> None:
-        """Renew a lease. Raises Deposed when it is over, or when nobody here could use it."""
+    async def renew(self, *leases: Tenure) -> None:
+        """Renew leases. Raises Deposed when one is over, or when nobody here could use them."""
         silence = self._watch.silence()
         if silence > LOOP_PATIENCE_SECONDS:
-            raise Deposed(f"{lease.holder} has not reacted for {silence:.0f} s and cannot act as {lease.name}")
-        await self._line.renew(lease)
+            first = leases[0]
+            raise Deposed(f"{first.holder} has not reacted for {silence:.0f} s and cannot act as {first.name}")
+        await self._line.renew(*leases)
 
     async def lease(self, name: str) -> Tenure | None:
         return await self._line.lease(name)

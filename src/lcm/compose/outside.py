@@ -1,19 +1,23 @@
-"""The providers of a process: machines and their hypervisors, simulated or on AWS, secrets, and artifacts.
+"""The providers of a process: machines and their hypervisors, simulated or on AWS, secrets, artifacts, and mail.
 
 Called by `compose` only. Names implementations. Artifacts are opened on first use, since most processes need none.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from os import environ
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from lcm.control.delivery.sinks import make_mail_sink
+from lcm.control.objects.cache import Cache
+from lcm.model.base.clock import Clock
+from lcm.model.kinds.sink import Sink
 from lcm.model.topology.node_definitions import parse_node_size
 from lcm.providers.local.sealed import InstalledKeys
 from lcm.providers.local.secrets import EnvSecrets, FileSecrets
@@ -31,6 +35,7 @@ from lcm.system.clock import SystemClock, new_epoch, open_file_limit
 from lcm.system.tasks import Supervisor
 
 if TYPE_CHECKING:
+    from lcm.control.delivery.courier import DeliveryContext
     from lcm.providers.aws.clients import AwsClients, AwsIdentity
     from lcm.providers.aws.s3_calls import S3Connection
     from lcm.providers.aws.secrets import AwsSecrets
@@ -222,6 +227,36 @@ async def _open_s3(settings: Settings) -> "S3Connection":
     return await S3Connection.open(
         region=settings.aws_region, endpoint_url=settings.artifacts_s3_endpoint or "", keys=keys
     )
+
+
+def mail_sinks(settings: Settings) -> Sequence[Sink]:
+    """Return the sink under which mail is listed, if there is a mail server."""
+    return [make_mail_sink(settings.smtp_host, settings.smtp_port)] if settings.smtp_host else []
+
+
+def make_notices(
+    settings: Settings, cache: Cache, clock: Clock
+) -> "Callable[[DeliveryContext], Coroutine[Any, Any, None]] | None":
+    """Make what sends notices by mail; None without a mail server."""
+    if settings.smtp_host is None or settings.mail_from is None:
+        return None
+    from lcm.control.notices.delivery import NoticeDelivery  # noqa: PLC0415 - slow to load, and few send mail
+    from lcm.control.notices.texts import MailStyle  # noqa: PLC0415 - likewise
+    from lcm.providers.mail.smtp import SmtpMailer, SmtpServer  # noqa: PLC0415 - likewise
+
+    server = SmtpServer(
+        host=settings.smtp_host,
+        port=settings.smtp_port,
+        starttls=settings.smtp_starttls,
+        user=settings.smtp_user or "",
+        password=settings.smtp_password,
+        ca_file=settings.smtp_ca_file,
+        sender=settings.mail_from,
+        sender_name=settings.mail_from_name,
+    )
+    style = MailStyle(settings.mail_from, settings.public_url or "", settings.mail_time_zone)
+    mailer = SmtpMailer(server, clock=clock)
+    return NoticeDelivery(cache, mailer, style, mails_per_minute=settings.mail_per_minute).run
 
 
 def _aws_clients(settings: Settings) -> "AwsClients":

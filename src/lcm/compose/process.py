@@ -6,7 +6,7 @@ Called by `cli`. Parts are closed in the opposite order, however the process end
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Literal
@@ -33,6 +33,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.runtime.election import Beside, ControllerParts, Election
+from lcm.controllers.runtime.terms import TermKeeper
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
@@ -42,7 +43,7 @@ from lcm.model.base.errors import Fault, Invalid, Later, Refused
 from lcm.model.kinds.registry import Resource
 from lcm.providers.local.sealed import InstalledKeys, ensure_keys
 from lcm.providers.protocols.secrets import SecretSources
-from lcm.settings.checks import find_cleartext_client
+from lcm.settings.checks import find_cleartext_client, read_prices
 from lcm.settings.load import Settings
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, new_seal_key, raise_file_limit, random_fraction
@@ -83,6 +84,8 @@ class ControllerContext:
     """What is known of the store in this process, which somebody runs."""
     providers: Providers | None = None
     """What controllers that act on the outside world act on."""
+    keeper: TermKeeper = field(default_factory=lambda: TermKeeper(SystemStopwatch()))
+    """Keeps the terms of all controllers."""
 
     @property
     def outside(self) -> Providers:
@@ -98,6 +101,7 @@ class ControllerContext:
             "settings": self.settings,
             "holder": self.process,
             "beside": self.beside,
+            "keeper": self.keeper,
             "cache": self.cache,
         }
 
@@ -134,12 +138,16 @@ CONTROLLERS: Final[tuple[Controller, ...]] = (
     Controller(
         ProcessPart.SCHEDULER,
         SchedulerController.kinds,
-        lambda plane, around: SchedulerController(plane, **around.common_parts()).run(),
+        lambda plane, around: SchedulerController(
+            plane, prices=read_prices(around.settings.price_book), **around.common_parts()
+        ).run(),
     ),
     Controller(
         ProcessPart.POOL_CONTROLLER,
         PoolController.kinds,
-        lambda plane, around: PoolController(plane, pack=pack_in_process, **around.common_parts()).run(),
+        lambda plane, around: PoolController(
+            plane, pack=pack_in_process, prices=read_prices(around.settings.price_book), **around.common_parts()
+        ).run(),
     ),
     Controller(
         ProcessPart.LABLET_CONTROLLER,
@@ -348,6 +356,7 @@ async def _run_with_cloud(
                 stopwatch=SystemStopwatch(),
                 chance=random_fraction,
                 beside=around.beside,
+                keeper=around.keeper,
             )
             await election.run(run_elected)
 

@@ -4,17 +4,24 @@
 all that is held on it, and a sample of it at every half hour, which the size classes search.
 """
 
-from bisect import bisect_right
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lcm.model.base.capacity import DIMENSIONS, Amount
-from lcm.placement.bitmap import FullnessLimits
 from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
 from lcm.placement.rules import ROOM_FILTERS, closed_rejection, request_facts, static_rejection
-from lcm.placement.timeline import BEGINNING, GUARD_BITS, TICK_MICROS, Lanes, Timeline, micros, moment_of, short_of
+from lcm.placement.timeline import (
+    BEGINNING,
+    EPOCH,
+    MICROSECOND,
+    TICK_MICROS,
+    Lanes,
+    Timeline,
+    moment_of,
+    short_of,
+)
 
 if TYPE_CHECKING:
     from lcm.placement.size_class import SizeClass
@@ -56,7 +63,20 @@ class IndexedPlace:
     the place in the row of the current half hour, if that is the one in `noted`.
     """
 
-    __slots__ = ("code", "held", "lanes", "noted", "place", "sampled", "shelf", "since", "slot", "timeline", "usable")
+    __slots__ = (
+        "bit",
+        "code",
+        "held",
+        "lanes",
+        "noted",
+        "place",
+        "sampled",
+        "shelf",
+        "since",
+        "slot",
+        "timeline",
+        "usable",
+    )
 
     def __init__(self, place: Place, lanes: Lanes, shelf: "SizeClass") -> None:
         self.place = place
@@ -65,14 +85,7 @@ class IndexedPlace:
         self.timeline = self.sampled = Timeline(lanes.top)
         self.held: dict[str, IndexedClaim] = {}
         self.usable = self.since = BEGINNING
-        self.slot = self.code = self.noted = 0
-
-    def drop_past(self, now: int) -> None:
-        """Drop what was used before a moment, also by claims that are still held: nobody asks for it any more."""
-        moments, used = self.timeline.moments, self.timeline.levels
-        step = bisect_right(moments, now) - 1
-        del moments[1 : step + 1], used[:step]
-        self.since = now
+        self.slot = self.bit = self.code = self.noted = 0
 
     def sampled_at(self, tick: int) -> int:
         """Return what is used at a half hour, as far as the rows show it, packed."""
@@ -87,19 +100,19 @@ def accepts_sessions(place: Place) -> bool:
 class PackedRequest:
     """A request with its claim's [start, end) in microseconds, the half hours [first, stop) in it, and its packed need.
 
-    `facts` are what the static filters look at. During a search, `asked` counts the places that were asked.
+    `facts` are what the static filters look at. `need` is the packed need as places with the packing `lanes` count it.
+    During a search, `asked` counts the places that were asked.
     """
 
     __slots__ = (
-        "_lanes",
-        "_limits",
-        "_need",
         "_room",
         "asked",
         "claim",
         "end",
         "facts",
         "first",
+        "lanes",
+        "need",
         "request",
         "start",
         "stop",
@@ -109,15 +122,14 @@ class PackedRequest:
         self.request = request
         self.facts = request_facts(request)
         self.claim = claim = request.claim
-        self.start = start = micros(claim.start)
-        self.end = end = micros(claim.end)
+        # As `micros` does, without its two calls.
+        self.start = start = (claim.start - EPOCH) // MICROSECOND
+        self.end = end = (claim.end - EPOCH) // MICROSECOND
         self.first = first = -(-start // TICK_MICROS)
         stop = -(-end // TICK_MICROS)
-        self.stop = min(stop, first + MOST_TICKS)
+        self.stop = stop if stop - first < MOST_TICKS else first + MOST_TICKS
         self.asked = 0
-        self._lanes: Lanes | None = None
-        self._limits: FullnessLimits | None = None
-        self._need = self._room = 0
+        self.lanes: Lanes | None = None
 
     def fits(self, line: IndexedPlace) -> bool:
         """Return whether a place that passes all other filters is up by then and has the room at every moment."""
@@ -126,28 +138,17 @@ class PackedRequest:
 
     def room(self, lanes: Lanes) -> int:
         """Return how much of a place of this capacity may be used, at most, so that the need still fits."""
-        if lanes is not self._lanes:
-            self._pack_for(lanes)
+        if lanes is not self.lanes:
+            self.lanes = lanes
+            self.need = need = lanes.pack(self.claim.need)
+            self._room: int = lanes.top - need
         return self._room
 
     def pack_need(self, lanes: Lanes) -> int:
         """Return the need as places of this capacity count it."""
-        if lanes is not self._lanes:
-            self._pack_for(lanes)
-        return self._need
-
-    def limits(self, lanes: Lanes) -> FullnessLimits | None:
-        """Return how full a place of at most this capacity may be so that the need may fit; None if it never does."""
-        if lanes is not self._lanes:
-            self._pack_for(lanes)
-        if self._limits is None and self._room & GUARD_BITS == GUARD_BITS:
-            self._limits = FullnessLimits(lanes.highest_levels(self._room))
-        return self._limits
-
-    def _pack_for(self, lanes: Lanes) -> None:
-        self._lanes, self._limits = lanes, None
-        self._need = lanes.pack(self.claim.need)
-        self._room = lanes.top - self._need
+        if lanes is not self.lanes:
+            self.room(lanes)
+        return self.need
 
     def rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
         """Return the first filter by which a place rejects the request, and its reason; None if it would take it."""

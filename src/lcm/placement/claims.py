@@ -14,8 +14,9 @@ from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.quantity import parse_limits
 from lcm.model.kinds.definition import LabletDefinition, Requirements, compute_amount, get_requirements
 from lcm.model.kinds.pool import LabWorkerPool
-from lcm.model.kinds.reservation import Reservation, ReservationSpec
-from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, is_asap
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, find_claim, held_slot
+from lcm.model.kinds.saved_lab import as_continued
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, LabletSessionSpec, is_asap
 from lcm.model.kinds.settings import SchedulerSettings, SystemSettings
 from lcm.placement.request import PlacementRequest
 from lcm.placement.strategies import BIN_PACK
@@ -130,11 +131,18 @@ def slot_of(claim: Claim, terms: Terms) -> tuple[datetime, datetime]:
     return claim.start + terms.instantiation, claim.end - CLEAN_UP_TIME
 
 
-def booked_slot(booking: LabletSession | Reservation, claim: Claim) -> tuple[datetime, datetime]:
-    """Return the slot that a booking's claim is for, whatever the settings were when it was booked."""
+def booked_slot(
+    booking: LabletSession | Reservation, claim: Claim, number: int | None = None
+) -> tuple[datetime, datetime]:
+    """Return the slot that a booking's claim is for, whatever the settings were when it was booked.
+
+    Of a reservation it is the claim with this number.
+    """
     spec, end = booking.spec, claim.end - CLEAN_UP_TIME
-    if isinstance(spec, ReservationSpec):
-        return end - (spec.timeslot_end - spec.timeslot_start), end
+    if isinstance(booking, Reservation):
+        held = find_claim(booking, number) if number is not None else None
+        return held_slot(booking.spec, held or ReservationClaim(number=number or 1, claim=claim))
+    assert isinstance(spec, LabletSessionSpec), "only the two kinds are bookings"
     if spec.timeslot_start is not None:
         return spec.timeslot_start, end
     return end - timedelta(minutes=spec.duration_minutes or 0), end
@@ -142,7 +150,7 @@ def booked_slot(booking: LabletSession | Reservation, claim: Claim) -> tuple[dat
 
 def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amount | None:
     """Return what a session takes of a worker; None while its definition does not say."""
-    need = compute_amount(definition.spec)
+    need = compute_amount((as_continued(definition, session.status.continues) if session else definition).spec)
     limits = session.spec.resource_limits if session else None
     if need is None or limits is None:
         return need
@@ -153,7 +161,10 @@ def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amou
 def requirements_of(booking: LabletSession | Reservation, definition: LabletDefinition) -> Requirements:
     """Return what a booking asks of a worker besides room; a promised booking keeps what it asked then."""
     kept = booking.status.requirements
-    return get_requirements(definition.spec) if kept is None else kept
+    if kept is not None:
+        return kept
+    lab = booking.status.continues if isinstance(booking, LabletSession) else None
+    return get_requirements(as_continued(definition, lab).spec)
 
 
 def request_for(session: LabletSession, definition: LabletDefinition, claim: Claim, terms: Terms) -> PlacementRequest:
@@ -171,5 +182,6 @@ def request_for(session: LabletSession, definition: LabletDefinition, claim: Cla
         cml_version_max=asks.ami_requirements.cml_version_max,
         node_definitions=frozenset(asks.ami_requirements.node_definitions),
         require_licensed=terms.require_licensed,
+        allow_spot=spec.allow_spot,
         movable=spec.timeslot_start is None,
     )

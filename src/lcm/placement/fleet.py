@@ -78,7 +78,8 @@ class PlaceIndex:
             self.release(id_, held.holder)
         claim, asked = held.claim, self.last_request
         if asked is not None and claim is asked.claim:
-            start, end, need = asked.start, asked.end, asked.pack_need(line.lanes)
+            start, end = asked.start, asked.end
+            need = asked.need if asked.lanes is line.lanes else asked.pack_need(line.lanes)
         else:
             start, end, need = micros(claim.start), micros(claim.end), line.lanes.pack(claim.need)
         line.shelf.hold(line, IndexedClaim(held, start, end, need))

@@ -1,89 +1,21 @@
 """The limits of what a pool may promise: its hours, its licences, its budgets. Checked at booking only.
 
 Each limit looks at the times that workers would have to run in addition and returns the reason as a sentence, or None.
-Bookings are checked through `lcm.placement.seat_choice`. Hours follow the wall clock of the pool's time zone, so no
-daylight-saving change moves them. Zones differ from UTC, and change, by whole quarters of an hour, so that a quarter
-is open or closed as a whole.
+Bookings are checked through `lcm.placement.seat_choice`; `count_load_room` says what is left for load.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import lru_cache
 from itertools import pairwise
-from typing import Final
-from zoneinfo import ZoneInfo
+from typing import Final, NamedTuple
 
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.pool import Budget, ScalingPolicy
+from lcm.placement.hours import ALWAYS_OPEN, OpenTimes, describe_hours
 from lcm.placement.seats import Seats, Span, busiest_moment, total_length
 from lcm.placement.timeline import BEGINNING, END, Timeline, micros, moment_of
-
-_QUARTER_MICROS: Final = 15 * 60 * 1_000_000
-_QUARTERS_PER_DAY: Final = 96
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def first_closed_moment(hours: AllowedHours, span: Span) -> int | None:
-    """Return the first moment of a span at which no machine may run; None if there is none."""
-    if _is_always_open(hours):
-        return None
-    first, last = span.start // _QUARTER_MICROS, -(-span.end // _QUARTER_MICROS)
-    for day in range(first // _QUARTERS_PER_DAY, -(-last // _QUARTERS_PER_DAY)):
-        closed = ~_open_quarters(hours, day) & _quarters_between(day, first, last)
-        if closed:
-            lowest = (closed & -closed).bit_length() - 1
-            return max(span.start, (day * _QUARTERS_PER_DAY + lowest) * _QUARTER_MICROS)
-    return None
-
-
-@lru_cache(maxsize=64)
-def open_time(hours: AllowedHours, span: Span) -> int:
-    """Return the microseconds of a span in which machines may run."""
-    if _is_always_open(hours):
-        return max(0, span.end - span.start)
-    first, last = span.start // _QUARTER_MICROS, -(-span.end // _QUARTER_MICROS)
-    days = range(first // _QUARTERS_PER_DAY, -(-last // _QUARTERS_PER_DAY))
-    whole = (
-        sum((_open_quarters(hours, day) & _quarters_between(day, first, last)).bit_count() for day in days)
-        * _QUARTER_MICROS
-    )
-    # The span may cover the first and the last quarter only in part.
-    begun = (span.start - first * _QUARTER_MICROS) * _is_quarter_open(hours, first)
-    return whole - begun - (last * _QUARTER_MICROS - span.end) * _is_quarter_open(hours, last - 1)
-
-
-def _quarters_between(day: int, first: int, last: int) -> int:
-    """Return, as a mask, the quarters of a day between a first one and a last one, which is excluded."""
-    begin = min(max(first - day * _QUARTERS_PER_DAY, 0), _QUARTERS_PER_DAY)
-    end = min(max(last - day * _QUARTERS_PER_DAY, begin), _QUARTERS_PER_DAY)
-    return (1 << end) - (1 << begin)
-
-
-def _is_quarter_open(hours: AllowedHours, quarter: int) -> int:
-    return _open_quarters(hours, quarter // _QUARTERS_PER_DAY) >> quarter % _QUARTERS_PER_DAY & 1
-
-
-@lru_cache(maxsize=64)
-def _is_always_open(hours: AllowedHours) -> bool:
-    return all(_is_hour_allowed(hours, hour) for hour in range(24))
-
-
-@lru_cache(maxsize=4096)
-def _open_quarters(hours: AllowedHours, day: int) -> int:
-    """Return the open quarters of a UTC day, counted from 1970, as a mask."""
-    zone = ZoneInfo(hours.time_zone)
-    begin = _EPOCH + timedelta(days=day)
-    local = ((begin + timedelta(minutes=15 * number)).astimezone(zone).hour for number in range(_QUARTERS_PER_DAY))
-    return sum(1 << number for number, hour in enumerate(local) if _is_hour_allowed(hours, hour))
-
-
-def _is_hour_allowed(hours: AllowedHours, hour: int) -> bool:
-    start, end = hours.start_hour, hours.end_hour
-    if start < end:
-        return start <= hour < end
-    return hour >= start or hour < end
-
 
 OPENING_POLICIES: Final = frozenset({ScalingPolicy.SCHEDULED, ScalingPolicy.HYBRID})
 """Policies that open seats for bookings; under the others only seats with a worker are promised."""
@@ -93,13 +25,26 @@ _NO_BUDGET: Final = Budget()
 
 
 @dataclass(frozen=True, slots=True)
+class TrackLimit:
+    """The monthly budget of a track, what its workers have cost this month, and the other pools that share it."""
+
+    name: str
+    monthly_usd: Decimal
+    spent: Decimal = Decimal(0)
+    others: tuple[tuple[Seats, "PromiseRules"], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PromiseRules:
     """The rules by which a pool promises seats at one moment.
 
     `usable` maps each seat that has a worker to when that can be used. `licences` is how many the pool's workers may
     have at once, None for no limit, and `sharing` counts the workers that other pools will have on them. `price` is
-    what one worker costs an hour, None if it is not known; `spent` is what this month has cost so far. `unsuited` are
-    the seats that do not suit the request.
+    what one worker costs an hour, None if it is not known; `saved` tells of seats until when their machine costs less,
+    and by how much. `spent` is what this month has cost so far. `unsuited` are
+    the seats that do not suit the request. `times` says when the pool is open; the workers that always run are
+    stopped at other times, except for `foreign` ones, which others made. `load` workers run besides, for nothing that
+    is claimed. `track` is the budget that the pool shares with others of its track.
     """
 
     now: datetime
@@ -107,17 +52,22 @@ class PromiseRules:
     usable: Mapping[int, datetime] = field(default_factory=dict)
     licences: int | None = None
     sharing: tuple[Timeline, ...] = ()
-    hours: AllowedHours | None = None
+    times: OpenTimes = ALWAYS_OPEN
     budget: Budget = _NO_BUDGET
     price: Decimal | None = None
+    saved: Mapping[int, tuple[datetime, Decimal]] = field(default_factory=dict)
     spent: Decimal = Decimal(0)
+    foreign: int = 0
+    load: int = 0
     unsuited: frozenset[int] = frozenset()
+    track: TrackLimit | None = None
 
     @property
     def has_limits(self) -> bool:
         """Whether there is any limit at all."""
         return bool(
-            self.hours
+            self.times != ALWAYS_OPEN
+            or self.track is not None
             or self.licences is not None
             or self.budget.hourly_usd is not None
             or self.budget.monthly_usd is not None
@@ -140,10 +90,15 @@ def exhausted_times(seats: Seats, span: Span, rules: PromiseRules) -> list[Span]
     """Return the times that overlap a span in which no additional worker may run, for however short a time."""
     if _is_exhausted(seats, rules):
         return [Span(BEGINNING, END)]
-    most_usd = rules.budget.monthly_usd
-    if most_usd is None:
+    most_usd, track = rules.budget.monthly_usd, rules.track
+    if most_usd is None and track is None:
         return []
-    return [month for month in _months(span.start, span.end) if forecast_cost(seats, month, rules) >= most_usd]
+    return [
+        month
+        for month in months_between(span.start, span.end)
+        if (most_usd is not None and forecast_cost(seats, month, rules) >= most_usd)
+        or (track is not None and forecast_track_cost(seats, month, rules, track) >= track.monthly_usd)
+    ]
 
 
 def _is_exhausted(seats: Seats, rules: PromiseRules) -> bool:
@@ -154,16 +109,28 @@ def _is_exhausted(seats: Seats, rules: PromiseRules) -> bool:
     return dear or unlicensed or _check_price(seats, (), rules) is not None
 
 
-def outside_hours(spans: Sequence[Span], rules: PromiseRules) -> str | None:
-    """Return a sentence if machines would have to run outside of the pool's hours; None if not."""
-    hours = rules.hours
-    if hours is None:
-        return None
-    closed = next((moment for span in spans if (moment := first_closed_moment(hours, span)) is not None), None)
+def find_closed_time(spans: Sequence[Span], rules: PromiseRules) -> tuple[str, str] | None:
+    """Return a word and a sentence if machines would have to run while the pool is closed; None if not."""
+    moments = (rules.times.first_closed_moment(span) for span in spans)
+    closed = next((moment for moment in moments if moment is not None), None)
     if closed is None:
         return None
-    opening = f"{hours.start_hour}:00 to {hours.end_hour}:00 {hours.time_zone}"
-    return f"its machine would have to run at {_format_micros(closed)}, and the pool's hours are {opening}"
+    needed = f"its machine would have to run at {_format_micros(closed)}"
+    if closed < rules.times.paused_until:
+        return "paused", f"{needed}, and the pool is paused{_until_text(rules.times.paused_until)}"
+    return "hours", f"{needed}, and the pool's hours are {describe_hours(rules.times.hours)}"
+
+
+def _until_text(moment: int) -> str:
+    return "" if moment == END else f" until {_format_micros(moment)}"
+
+
+def _check_times(name: str) -> Limit:
+    def check(_seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
+        found = find_closed_time(pieces, rules)
+        return found[1] if found is not None and found[0] == name else None
+
+    return check
 
 
 def _check_licences(seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
@@ -172,14 +139,15 @@ def _check_licences(seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -
     counts = (seats.opening, *rules.sharing)
     for piece in pieces:
         most, moment = busiest_moment(counts, piece)
-        if seats.standing + most >= rules.licences:
+        if seats.standing + most + rules.load >= rules.licences:
             return f"all {rules.licences} licences are in use at {_format_micros(moment)}"
     return None
 
 
 def _check_price(_seats: Seats, _pieces: Sequence[Span], rules: PromiseRules) -> str | None:
-    known = rules.price is not None or (rules.budget.hourly_usd is None and rules.budget.monthly_usd is None)
-    return None if known else "the pool has a budget, and it is not known what its machines cost"
+    free = rules.budget.hourly_usd is None and rules.budget.monthly_usd is None and rules.track is None
+    known = rules.price is not None or free
+    return None if known else "the pool or its track has a budget, and it is not known what its machines cost"
 
 
 def _check_hourly_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
@@ -188,7 +156,7 @@ def _check_hourly_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRul
         return None
     for piece in pieces:
         most, moment = busiest_moment((seats.opening,), piece)
-        workers = seats.standing + most + 1
+        workers = seats.standing + most + rules.load + 1
         if workers * rules.price > most_usd:
             cost = f"{workers} workers at {rules.price} USD an hour"
             return (
@@ -201,8 +169,8 @@ def _check_monthly_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRu
     most_usd = rules.budget.monthly_usd
     if most_usd is None or rules.price is None or not pieces:
         return None
-    for month in _months(pieces[0].start, pieces[-1].end):
-        more = total_length(_clip_spans(pieces, month))
+    for month in months_between(pieces[0].start, pieces[-1].end):
+        more = total_length(_clip_spans(pieces, month)) * (rules.load + 1)
         cost = forecast_cost(seats, month, rules) + rules.price * more / _HOUR_MICROS
         if more and cost > most_usd:
             problem = f"{moment_of(month.start):%B %Y} would cost {cost.quantize(_CENT)} USD"
@@ -210,13 +178,56 @@ def _check_monthly_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRu
     return None
 
 
+def _check_track_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
+    track = rules.track
+    if track is None or rules.price is None or not pieces:
+        return None
+    for month in months_between(pieces[0].start, pieces[-1].end):
+        more = total_length(_clip_spans(pieces, month)) * (rules.load + 1)
+        cost = forecast_track_cost(seats, month, rules, track) + rules.price * more / _HOUR_MICROS
+        if more and cost > track.monthly_usd:
+            problem = f"track {track.name} would cost {cost.quantize(_CENT)} USD in {moment_of(month.start):%B %Y}"
+            return f"{problem}, more than the {track.monthly_usd} USD of its budget"
+    return None
+
+
 LIMITS: Final[Mapping[str, Limit]] = {
-    "hours": lambda _seats, pieces, rules: outside_hours(pieces, rules),
+    "paused": _check_times("paused"),
+    "hours": _check_times("hours"),
     "licences": _check_licences,
     "price_unknown": _check_price,
     "hourly_budget": _check_hourly_budget,
     "monthly_budget": _check_monthly_budget,
+    "track_budget": _check_track_budget,
 }
+
+
+LOAD_AHEAD: Final = timedelta(hours=1)
+"""How long a worker that is started for load is expected to run at least, after it is up."""
+_LOAD_LIMITS: Final = ("licences", "price_unknown", "hourly_budget", "monthly_budget", "track_budget")
+
+
+class LoadRoom(NamedTuple):
+    """How many workers may run for load alone, besides those that are promised or always run, and what forbids more."""
+
+    workers: int
+    why: str = ""
+    reason: str = ""
+
+
+def count_load_room(seats: Seats, rules: PromiseRules) -> LoadRoom:
+    """Return how many workers licences and budgets leave for load, from now on."""
+    now = micros(rules.now)
+    piece = [Span(now, now + seats.lead + LOAD_AHEAD // timedelta.resolution)]
+
+    def find_violated(load: int) -> tuple[str, str] | None:
+        asked = replace(rules, load=load)
+        answers = ((name, LIMITS[name](seats, piece, asked)) for name in _LOAD_LIMITS)
+        return next(((name, reason) for name, reason in answers if reason is not None), None)
+
+    allowed = bisect_left(range(seats.most), x=True, key=lambda load: find_violated(load) is not None)
+    found = find_violated(allowed) if allowed < seats.most else None
+    return LoadRoom(allowed, *found) if found is not None else LoadRoom(allowed)
 
 
 def forecast_cost(seats: Seats, month: Span, rules: PromiseRules) -> Decimal:
@@ -225,9 +236,28 @@ def forecast_cost(seats: Seats, month: Span, rules: PromiseRules) -> Decimal:
     rest = Span(max(month.start, now), month.end)
     if rest.start >= rest.end or rules.price is None:
         return rules.spent
-    whole = rest.end - rest.start if rules.hours is None else open_time(rules.hours, rest)
     spent = rules.spent if month.start <= now else Decimal(0)
-    return spent + rules.price * (seats.total_runtime(rest) + seats.standing * whole) / _HOUR_MICROS
+    kept = rules.foreign * (rest.end - rest.start)
+    standing = (seats.standing - rules.foreign) * rules.times.open_time(rest)
+    planned = rules.price * (seats.total_runtime(rest) + standing + kept)
+    return spent + (planned - _saving_of_small_runs(seats, rest, rules)) / _HOUR_MICROS
+
+
+def _saving_of_small_runs(seats: Seats, span: Span, rules: PromiseRules) -> Decimal:
+    """Return what machines of smaller types cost less than planned for, in dollars an hour times microseconds."""
+    saved = Decimal(0)
+    for number, (until, usd) in rules.saved.items():
+        if number <= len(seats) and number not in seats.always:
+            saved += usd * total_length(_clip_spans(seats.runs(number), Span(span.start, min(span.end, micros(until)))))
+    return saved
+
+
+def forecast_track_cost(seats: Seats, month: Span, rules: PromiseRules, track: TrackLimit) -> Decimal:
+    """Return what a month will cost a track: its workers so far, and those of all its pools until the end."""
+    spent = track.spent if month.start <= micros(rules.now) else Decimal(0)
+    return spent + sum(
+        forecast_cost(own, month, replace(one, spent=Decimal(0))) for own, one in ((seats, rules), *track.others)
+    )
 
 
 def _clip_spans(spans: Sequence[Span], limit: Span) -> list[Span]:
@@ -235,7 +265,8 @@ def _clip_spans(spans: Sequence[Span], limit: Span) -> list[Span]:
     return [span for span in cut if span.start < span.end]
 
 
-def _months(start: int, end: int) -> list[Span]:
+def months_between(start: int, end: int) -> list[Span]:
+    """Return the months in UTC that a span touches."""
     first = moment_of(start)
     begins = [datetime(first.year, first.month, 1, tzinfo=UTC)]
     while micros(begins[-1]) < end:

@@ -20,6 +20,7 @@ from lcm.placement.pack_build import (
     fill_seat_by_seat,
     put_all,
     put_first_fit,
+    value_room,
 )
 from lcm.placement.pack_moves import PackSearch
 from lcm.placement.pack_steps import SeatMove, order_moves
@@ -31,6 +32,8 @@ MOST_STEPS: Final = 20_000_000
 REPAIR_STEPS: Final = 40_000
 """Looks after one booking more."""
 _NEAR_BOUND: Final = 101, 100
+_PLANS_TRIED: Final = 5
+"""Where there is a plan, others are made from nothing if there are steps for so many: else moves use them better."""
 _FEW_CLAIMS: Final = 6_000
 """For more claims than this only the first rule is tried: each takes seconds, and the moves use them better."""
 _FEWEST_CLAIMS: Final = 600
@@ -122,7 +125,7 @@ class Packer:
         enough = self._bound_without(()) * above // below
         if self._board.cost <= enough and self._is_complete(movable):
             return
-        self._value = RoomValue(self._board, movable)
+        self._value = value_room(self._board, movable)
         self._board.begin()
         self._build(movable, budget)
         self._improve(movable, budget, enough if self._is_complete(movable) else 0)
@@ -136,7 +139,7 @@ class Packer:
         seats = board.seats_in_use()
         near = {one for seat in seats for one in board.claims_between(seat, start, end)} | {number}
         if board.at[number] == NOWHERE:
-            self._value = self._value or RoomValue(board, self._movable())
+            self._value = self._value or value_room(board, self._movable())
             put_all(board, self._value, [number], budget)
         self._improve(sorted(near - self._fixed), budget)
 
@@ -146,6 +149,14 @@ class Packer:
         for number in self._numbers.values():
             board.cost -= board.price * (board.home[number] not in {NOWHERE, board.at[number]})
             board.home[number] = board.at[number]
+
+    def lay(self, plan: Mapping[str, int]) -> None:
+        """Put the claims that may move on the seats of a plan that has them all."""
+        board, movable, seats = self._board, self._movable(), [NOWHERE] * len(self._board.at)
+        for holder, number in self._numbers.items():
+            seats[number] = plan[holder] - 1
+        board.clear(movable)
+        board.lay(movable, seats)
 
     def make_steps(self) -> list[list[SeatMove]]:
         """Return the steps from the seats that claims had to the plan, which becomes what they reach (`pack_steps`)."""
@@ -191,15 +202,16 @@ class Packer:
         board, value = self._board, self._value
         assert value is not None, "pack made it"
         plans: list[_JudgedPlan] = []
+        least = _PLANS_TRIED * len(movable) * len(board.seats_in_use()) if known else 0
         if known:
             put_all(board, value, [one for one in movable if board.at[one] == NOWHERE], budget)
             plans.append(self._judge(movable))
         for order in ORDERS[: len(ORDERS) if len(movable) <= _FEW_CLAIMS else 1]:
-            if budget.left > 0 or not plans:
+            if budget.left > least or not plans:
                 board.clear(movable)
                 put_all(board, value, order(board, movable), budget)
                 plans.append(self._judge(movable))
-        if len(movable) <= _FEWEST_CLAIMS and budget.left > 0:
+        if len(movable) <= _FEWEST_CLAIMS and budget.left > least:
             board.clear(movable)
             fill_seat_by_seat(board, movable, budget)
             plans.append(self._judge(movable))

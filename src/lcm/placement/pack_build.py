@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from lcm.placement.pack_board import NOWHERE, PackBoard
+from lcm.placement.pack_board import NOWHERE, NeedLanes, PackBoard
 
 _ROOM_POWER: Final = 1.2
 """Above one, because much room on one machine is worth more than little on many."""
@@ -81,33 +81,48 @@ def demand_line(board: PackBoard, claims: Iterable[int]) -> DemandLine:
 class RoomValue:
     """What the room that a level leaves on a machine is worth, from 0 to 1 for an empty one."""
 
-    __slots__ = ("_dimensions", "_known")
+    __slots__ = ("_dimensions", "_known", "_power")
 
-    def __init__(self, board: PackBoard, claims: Sequence[int]) -> None:
-        lanes = board.lanes
-        wanted = [0.0] * len(lanes.sizes)
-        for claim in claims:
-            length = board.ends[claim] - board.starts[claim]
-            for place, part in enumerate(lanes.fractions(board.needs[claim])):
-                wanted[place] += part * length
+    def __init__(self, lanes: NeedLanes, wanted: Sequence[float], power: float = _ROOM_POWER) -> None:
+        """Value room by how much is wanted of each dimension."""
         most = max(wanted, default=0.0)
         weights = [one if one > _SCARCE * most else 0.0 for one in wanted]
-        powers = [_ROOM_POWER * weight / (sum(weights) or 1.0) for weight in weights]
+        powers = [power * weight / (sum(weights) or 1.0) for weight in weights]
         rows = zip(lanes.shifts, lanes.masks, lanes.sizes, powers, strict=True)
-        self._dimensions = [(shift, mask, size, power) for shift, mask, size, power in rows if power]
+        self._dimensions = [(shift, mask, size, one) for shift, mask, size, one in rows if one]
+        self._power = power
         self._known: dict[int, float] = {}
 
     def of(self, level: int) -> float:
         """Return the value of what a level leaves."""
         known = self._known.get(level)
         if known is None:
-            known = 1.0
-            for shift, mask, size, power in self._dimensions:
-                known *= max(0.0, 1 - (level >> shift & mask) / size) ** power
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
-            self._known[level] = known
+            known = self._known[level] = self.judge(level)
         return known
+
+    def judge(self, level: int) -> float:
+        """Return the value of what a level leaves, computed anew."""
+        value = 1.0
+        for shift, mask, size, power in self._dimensions:
+            value *= max(0.0, 1 - (level >> shift & mask) / size) ** power
+        return value
+
+    def share_of(self, level: int) -> float:
+        """Return which part of a machine a level takes, in the dimensions that matter, each as far as it is wanted."""
+        share: float = sum((level >> shift & mask) / size * power for shift, mask, size, power in self._dimensions)
+        return share / self._power
+
+
+def value_room(board: PackBoard, claims: Iterable[int]) -> RoomValue:
+    """Return what room is worth for claims, by the machine time that they want of each dimension."""
+    wanted = [0.0] * len(board.lanes.sizes)
+    for claim in claims:
+        length = board.ends[claim] - board.starts[claim]
+        for place, part in enumerate(board.lanes.fractions(board.needs[claim])):
+            wanted[place] += part * length
+    return RoomValue(board.lanes, wanted)
 
 
 def lost_room(board: PackBoard, value: RoomValue, claim: int, seat: int) -> float:

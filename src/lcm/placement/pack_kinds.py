@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from lcm.model.base.capacity import DIMENSIONS, Amount, Claim, read_dimensions
 from lcm.placement.pack_board import PackTerms
 from lcm.placement.pack_bound import MachineCount, total_time
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import KEEP_THROUGH_GAP, Span, span_of
 
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -97,6 +98,37 @@ class SeatJudge:
         if seat in self._terms.standing:
             return 0
         return self.choose_kind(seat, claims).price * run_length(map(span_of, claims), self._lead, self.gap)
+
+
+class RunPrices:
+    """What plans cost if the machine of each run of a seat is of the cheapest kind that holds it."""
+
+    def __init__(self, terms: KindTerms, book: Iterable[HeldClaim]) -> None:
+        self._terms = terms
+        self._book = {held.holder: held.claim for held in book}
+        self._judge = SeatJudge(terms._replace(given={}))
+        self._move_money = terms.move_price // _MICROSECOND * max(kind.price for kind in terms.kinds)
+
+    def worth(self, plan: Mapping[str, int], present: Mapping[str, int]) -> int:
+        """Return what a plan is judged by: its money, and what its moves from the present one must save."""
+        rows: dict[int, list[Claim]] = {}
+        for holder, seat in plan.items():
+            rows.setdefault(seat, []).append(self._book[holder])
+        moved = sum(present.get(holder, seat) != seat for holder, seat in plan.items())
+        runs = ((seat, run) for seat, row in rows.items() for run in self._split_runs(row))
+        return sum(self._judge.cost(seat, run) for seat, run in runs) + moved * self._move_money
+
+    def _split_runs(self, claims: Sequence[Claim]) -> list[list[Claim]]:
+        """Split the claims of a seat where its machine is released."""
+        found, until = list[list[Claim]](), 0
+        for claim in sorted(claims, key=lambda one: one.start):
+            start, end = span_of(claim)
+            if not found or start - until >= self._judge.gap:
+                found.append([])
+                until = end
+            found[-1].append(claim)
+            until = max(until, end)
+        return found
 
 
 def peak_of(claims: Iterable[Claim]) -> Amount:

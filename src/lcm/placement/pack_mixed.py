@@ -220,20 +220,25 @@ class _Mixer:
         for kind in kinds:
             self._add_stage(made, kind, holders, self._terms.standing.intersection(seats), steps)
         if longer is not None:
-            lasting = {holder: seat for holder, seat in holders.items() if self._length(holder) > longer}
-            self._add_stage(made, kinds[0], lasting, seats, steps)
+            # Those that have a seat by now count there.
+            first = {one: seat for one, seat in holders.items() if one in made.plan or self._length(one) > longer}
+            self._add_stage(made, kinds[0], first, seats, steps)
             made.plan.update(self._fill_holes(kinds[0], made, holders.keys() - made.plan.keys()))
         for kind in (*kinds[1:], kinds[0]) if longer is not None else kinds:
             self._add_stage(made, kind, holders, seats, steps)
         return made.plan
 
     def _add_stage(self, made: _Made, kind: MachineKind, holders: _Plan, seats: Collection[int], steps: int) -> None:
-        """Pack those that have no seat yet on machines of one kind, with those that are there already."""
+        """Pack those that have no seat yet on machines of one kind, with all that are there already."""
         plan, free = made.plan, {seat for seat in seats if self._may_be(seat, kind, made.kinds)}
-        waiting = {one: plan.get(one, seat) for one, seat in holders.items() if plan.get(one) in {None, *free}}
-        if free and not waiting.keys() <= plan.keys():
-            plan.update(self._pack_one_kind(kind, waiting, free, steps))
-            made.kinds.update((plan[one], kind.name) for one in waiting if one in plan)
+        there = {one: seat for one, seat in plan.items() if seat in free}
+        waiting = {one: seat for one, seat in holders.items() if one not in plan}
+        if free and waiting:
+            found = self._pack_one_kind(kind, there | waiting, free, steps)
+            for one in there.keys() - found.keys():
+                del plan[one]  # it made room for others
+            plan.update(found)
+            made.kinds.update((seat, kind.name) for seat in found.values())
 
     def _fill_holes(self, kind: MachineKind, made: _Made, holders: Collection[str]) -> _Plan:
         """Return the seats of those that fit on machines of one kind which then run no longer."""

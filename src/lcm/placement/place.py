@@ -5,7 +5,7 @@ before the next is made, or they all choose the same place. `evaluate_places` re
 request, for the preview and `lcm explain`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -14,10 +14,12 @@ import msgspec
 from lcm.model.kinds.session import Rejection, SchedulingDecision
 from lcm.placement.candidate import IndexedPlace, PackedRequest, format_moment
 from lcm.placement.fleet import PlaceIndex
-from lcm.placement.request import Place, PlacementRequest
+from lcm.placement.preference import Preference, preference
+from lcm.placement.request import Place, PlacementRequest, is_unopened_seat
 from lcm.placement.rules import FILTER_REMEDIES, ROOM_FILTERS, TOO_LARGE_REMEDY
 from lcm.placement.size_class import SizeClass
 from lcm.placement.strategies import BIN_PACK, SCORES, choose_place
+from lcm.placement.timeline import micros, moment_of
 
 MOST_EXAMPLES: Final = 10
 
@@ -59,23 +61,15 @@ def place(fleet: PlaceIndex, request: PlacementRequest, strategy: str = BIN_PACK
 
 def assign(fleet: PlaceIndex, ask: PackedRequest, strategy: str = BIN_PACK, *, number: int = 0) -> Placement | None:
     """Choose a worker that takes a request at the time it asks for; None if there is none."""
-    shelves, preferred, choice = fleet.workers, ask.request.region_preferred, None
-    if preferred is not None:
-        choice = choose_place(strategy, shelves, ask, preferred, number)
-    if choice is None:
-        choice = choose_place(strategy, shelves, ask, None, number)
+    region = ask.request.region_preferred
+    choice = choose_place(strategy, fleet.workers, ask, region, number)
+    if choice is None and region is not None:
+        choice = choose_place(strategy, fleet.workers, ask, None, number)
     if choice is None:
         return None
     fleet.last_request = ask
-    line, score = choice
-    place = line.place
-    decision = SchedulingDecision(
-        action="assign",
-        worker_id=place.id,
-        reason=f"{strategy} chose {place.name}",
-        score=score,
-        candidates_evaluated=ask.asked,
-    )
+    place, score = choice[0].place, choice[1]
+    decision = SchedulingDecision("assign", place.id, None, f"{strategy} chose {place.name}", score, ask.asked)
     return Placement(decision, place, ask.claim.start)
 
 
@@ -93,12 +87,40 @@ def count_rejections(fleet: PlaceIndex, ask: PackedRequest) -> tuple[Rejection, 
     return tuple(Rejection(filter=name, count=counts[name], examples=tuple(examples[name])) for name in counts)
 
 
+OpeningOrder = tuple[int, bool, Preference, str]
+"""A sort key of places by when they can take a request, in microseconds; the last part is the place's id."""
+
+_RUNS_ANYWAY: Final[Preference] = False, 0.0
+
+
+def first_opening(moments: Iterable[tuple[int, IndexedPlace]]) -> int:
+    """Return when the first of the seats that can be opened for a request can be used; 0 if there are none."""
+    return min((at for at, line in moments if _is_opened_for(at, line)), default=0)
+
+
+def opening_order(at: int, line: IndexedPlace, request: PlacementRequest, opening: int) -> OpeningOrder:
+    """Return the sort key of a place that takes a request at a moment.
+
+    Seats whose machine would be started for it count as equally soon: which of them is opened is a matter of
+    region and price, and not of a minute. `opening` is when the first of them can be used.
+    """
+    place = line.place
+    wish = preference(place, request) if is_unopened_seat(place) else _RUNS_ANYWAY
+    return opening if _is_opened_for(at, line) else at, place.seat, wish, place.id
+
+
+def _is_opened_for(at: int, line: IndexedPlace) -> bool:
+    return is_unopened_seat(line.place) and at <= line.usable
+
+
 def _find_soonest(ask: PackedRequest, shelves: Sequence[SizeClass]) -> tuple[datetime, IndexedPlace] | None:
     lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(ask)))
     moments = ((ask.earliest(line), line) for line in lines)
-    asked = ask.request.claim.start
-    found = [(at, line) for at, line in moments if at is not None and (ask.request.movable or at == asked)]
-    return min(found, key=lambda one: (one[0], one[1].place.id), default=None)
+    asked, request = ask.request.claim.start, ask.request
+    found = [(micros(at), line) for at, line in moments if at is not None and (request.movable or at == asked)]
+    opening = first_opening(found)
+    best = min(found, key=lambda one: opening_order(one[0], one[1], request, opening), default=None)
+    return (moment_of(best[0]), best[1]) if best else None
 
 
 class PlaceEvaluation(NamedTuple):

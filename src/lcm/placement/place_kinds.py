@@ -28,12 +28,13 @@ class PlaceKind:
 class PlaceKinds:
     """The kinds of a size class."""
 
-    __slots__ = ("_kinds", "_masks", "_suitable")
+    __slots__ = ("_kinds", "_suitable", "masks")
 
     def __init__(self) -> None:
         self._kinds: dict[object, PlaceKind] = {}
         self._suitable: dict[object, list[PlaceKind]] = {}
-        self._masks: dict[object, int] = {}
+        self.masks: dict[object, int] = {}
+        """What `open_to` has returned since places last changed, by the facts of requests."""
 
     def add(self, slot: int, place: Place) -> None:
         """Record the kind of a place that has none yet."""
@@ -43,7 +44,7 @@ class PlaceKinds:
             kind = self._kinds[facts] = PlaceKind(place)
             self._suitable.clear()
         kind.mask |= 1 << slot
-        self._masks.clear()
+        self.masks.clear()
 
     def remove(self, slot: int, place: Place) -> None:
         """Forget the kind of a place, which was recorded for it as it is given here."""
@@ -53,7 +54,7 @@ class PlaceKinds:
         if not kind.mask:
             del self._kinds[facts]
             self._suitable.clear()
-        self._masks.clear()
+        self.masks.clear()
 
     def change(self, slot: int, before: Place, after: Place) -> None:
         """Record that a place is another now."""
@@ -63,10 +64,8 @@ class PlaceKinds:
 
     def open_to(self, ask: PackedRequest) -> int:
         """Return the mask of places that accept sessions and whose kind suits a request."""
-        found = self._masks.get(ask.facts)
-        if found is None:
-            suitable = self._suitable_kinds(ask.facts, ask.request)
-            found = self._masks[ask.facts] = reduce(or_, (kind.mask for kind in suitable), 0)
+        suitable = self._suitable_kinds(ask.facts, ask.request)
+        self.masks[ask.facts] = found = reduce(or_, (kind.mask for kind in suitable), 0)
         return found
 
     def in_region(self, region: str) -> int:
@@ -78,7 +77,7 @@ class PlaceKinds:
         if found is None:
             if len(self._suitable) >= _MOST_REMEMBERED:
                 self._suitable.clear()
-                self._masks.clear()
+                self.masks.clear()
             kinds = (kind for kind in self._kinds.values() if accepts_sessions(kind.example))
             found = [kind for kind in kinds if static_rejection(kind.example, request) is None]
             self._suitable[asked] = found

@@ -5,8 +5,9 @@ Pure. The calendar, the scheduler and the pool controller build their views of t
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, dimension_words, find_exceeded
 from lcm.model.base.resource import Truth, find_condition, has_condition
-from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import (
@@ -25,12 +26,15 @@ from lcm.model.kinds.worker import (
     WorkerCondition,
     WorkerPhase,
 )
-from lcm.model.money.prices import declared_capacity
+from lcm.model.money.prices import PriceBook, declared_capacity
 from lcm.placement.claims import Terms, boot_lead, usual_boot
 from lcm.placement.limits import OPENING_POLICIES
+from lcm.placement.preference import planned_usd
 from lcm.placement.request import BOOTING, DRAINING, HeldClaim, Place, PlacementRequest
 from lcm.placement.rules import static_rejection
-from lcm.placement.seats import Seats, smaller_amount
+from lcm.placement.seats import RunLimit, Seats, smaller_amount
+from lcm.placement.small_runs import run_pause, saved_hourly, smaller_room
+from lcm.placement.timeline import micros
 from lcm.placement.workers import KnownWorkers, definitions_of, find_image_facts, image_of, version_of
 
 _P: Final = WorkerPhase
@@ -49,7 +53,8 @@ class PoolSnapshot:
 
     `node_definitions` are those that workers of the template's image have, None while none has listed them, and
     `version` is that of their CML, "" while none has told it. A worker tells it whether it fills a seat or not, so
-    that what is known is not forgotten when its seat is given up.
+    that what is known is not forgotten when its seat is given up. `usd_hourly` is what a machine of it costs;
+    `saved_hourly` tells of seats with a smaller machine until when it costs less, and by how much.
     """
 
     pool: LabWorkerPool
@@ -57,6 +62,8 @@ class PoolSnapshot:
     workers: Mapping[int, LabWorker]
     node_definitions: frozenset[str] | None = None
     version: str = ""
+    usd_hourly: Decimal | None = None
+    saved_hourly: Mapping[int, tuple[datetime, Decimal]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -64,7 +71,9 @@ class PoolSnapshot:
         return f"{self.pool.metadata.namespace}/{self.pool.metadata.name}"
 
 
-def snapshot_pool(pool: LabWorkerPool, template: WorkerTemplate, workers: KnownWorkers) -> PoolSnapshot:
+def snapshot_pool(
+    pool: LabWorkerPool, template: WorkerTemplate, workers: KnownWorkers, prices: PriceBook
+) -> PoolSnapshot:
     """Combine a pool with those of the workers that fill its seats.
 
     What its image has is told by those in seats, or else by any other.
@@ -75,7 +84,15 @@ def snapshot_pool(pool: LabWorkerPool, template: WorkerTemplate, workers: KnownW
     own = find_image_facts(one for one in there.values() if image_of(one.spec) == image)
     others = workers.image_facts(image)
     definitions = others.node_definitions if own.node_definitions is None else own.node_definitions
-    return PoolSnapshot(pool, template, there, definitions, own.version or others.version)
+    return PoolSnapshot(
+        pool,
+        template,
+        there,
+        definitions,
+        own.version or others.version,
+        planned_usd(template, prices),
+        saved_hourly(template, pool.status.small_runs, prices),
+    )
 
 
 def session_holder(session: LabletSession) -> str:
@@ -164,20 +181,33 @@ def template_room(row: PoolSnapshot) -> Amount | None:
 
 
 def standing_seats(row: PoolSnapshot) -> frozenset[int]:
-    """Return the seats that have a worker whatever is booked.
+    """Return the seats that have a worker whatever is booked, while the pool is open.
 
-    These are the pool's minimum, and those whose worker no policy releases.
+    These are the pool's minimum, and those whose worker others made: no policy gives it up. What load keeps open is
+    not among them: it yields to what is promised.
     """
-    spec = row.pool.spec
-    least_ = 0 if spec.policy is ScalingPolicy.NONE else min(spec.min_workers, spec.max_workers)
-    kept = [] if spec.policy in OPENING_POLICIES else [number for number, one in row.workers.items() if is_wanted(one)]
-    return frozenset((*range(1, least_ + 1), *kept))
+    return frozenset(range(1, least_workers(row.pool) + 1)) | foreign_seats(row)
+
+
+def least_workers(pool: LabWorkerPool) -> int:
+    """Return how many workers a pool keeps while it is open."""
+    return min(pool.spec.min_workers, pool.spec.max_workers)
+
+
+def foreign_seats(row: PoolSnapshot) -> frozenset[int]:
+    """Return the seats whose worker runs and was made by others, under the policies that adopt such workers."""
+    uid = row.pool.metadata.uid
+    if row.pool.spec.policy in OPENING_POLICIES:
+        return frozenset()
+    owners = ((number, one, one.metadata.owner) for number, one in row.workers.items())
+    return frozenset(number for number, one, owner in owners if is_wanted(one) and (owner is None or owner.uid != uid))
 
 
 class SeatShapes(NamedTuple):
     """What a pool's seats are made of besides its claims: what each holds, and which always have a worker.
 
-    `own` is what the workers in seats hold, and `taken` what strangers take of that.
+    `own` is what the workers in seats hold, and `taken` what strangers take of that. Machines of smaller types are in
+    `limits` instead.
     """
 
     room: Amount
@@ -186,6 +216,7 @@ class SeatShapes(NamedTuple):
     always: frozenset[int]
     own: Mapping[int, Amount]
     taken: Mapping[int, Amount]
+    limits: Mapping[int, RunLimit]
 
 
 def seat_shapes(row: PoolSnapshot, terms: Terms) -> SeatShapes | None:
@@ -196,7 +227,19 @@ def seat_shapes(row: PoolSnapshot, terms: Terms) -> SeatShapes | None:
     staying = ((number, one) for number, one in row.workers.items() if one.status.phase is not _P.DRAINING)
     own = {number: found for number, worker in staying if (found := full_capacity(worker)) is not None}
     taken = {number: _foreign_usage(row.workers[number], room) for number in own}
-    return SeatShapes(room, boot_lead(row.pool, terms), row.pool.spec.max_workers, standing_seats(row), own, taken)
+    lead, limits = boot_lead(row.pool, terms), dict[int, RunLimit]()
+    for run in row.pool.status.small_runs:
+        holds = small_run_room(row, run.number) or room
+        there = own.pop(run.number, holds)
+        pause = run_pause(lead) // timedelta.resolution
+        limits[run.number] = RunLimit(smaller_amount(holds, there), micros(run.until), pause)
+    return SeatShapes(room, lead, row.pool.spec.max_workers, standing_seats(row), own, taken, limits)
+
+
+def small_run_room(row: PoolSnapshot, number: int) -> Amount | None:
+    """Return what the smaller machine of a seat holds, there or coming; None if it has none."""
+    run = next((one for one in row.pool.status.small_runs if one.number == number), None)
+    return smaller_room(row.template.spec.worker, run.instance_type) if run else None
 
 
 def make_seats(shapes: SeatShapes, size: int) -> Seats:
@@ -209,6 +252,7 @@ def make_seats(shapes: SeatShapes, size: int) -> Seats:
         besides=shapes.always,
         smaller={**shapes.own, **beyond},
         strangers=shapes.taken,
+        limits=shapes.limits,
         most=shapes.most,
     )
 
@@ -217,10 +261,10 @@ def adjust_seats(seats: Seats, before: SeatShapes, after: SeatShapes) -> bool:
     """Change seats to other shapes, at the cost of those that changed. Return False if they must be made anew."""
     if before[:3] != after[:3]:
         return False
-    for number in {*before.own, *after.own}:
+    for number in {*before.own, *after.own, *before.limits, *after.limits}:
         if number <= len(seats):
             own = after.own.get(number) if number <= after.most else ZERO_AMOUNT
-            seats.reshape(number, own, after.taken.get(number, ZERO_AMOUNT))
+            seats.reshape(number, own, after.taken.get(number, ZERO_AMOUNT), after.limits.get(number))
     if before.always != after.always:
         seats.set_always(after.always)
     return True
@@ -250,10 +294,10 @@ def usable_seats(row: PoolSnapshot, now: datetime, terms: Terms) -> Mapping[int,
     lead, boot = boot_lead(row.pool, terms), usual_boot(row.pool, terms)
     found = {number: usable_from(worker, now, boot) for number, worker in row.workers.items()}
     usable = {number: moment for number, moment in found.items() if moment is not None}
-    if row.pool.spec.policy in OPENING_POLICIES:
-        standing = range(1, min(row.pool.spec.min_workers, row.pool.spec.max_workers) + 1)
-        usable = dict.fromkeys(standing, now + lead) | usable
-    return usable
+    # One of the minimum that is stopped now runs while the pool is open.
+    opens = row.pool.spec.policy in OPENING_POLICIES
+    standing = [one for one in range(1, least_workers(row.pool) + 1) if opens or one in row.workers]
+    return dict.fromkeys(standing, now + lead) | usable
 
 
 def worker_place(worker: LabWorker, now: datetime, *, boot: timedelta, room: Amount | None = None) -> Place:
@@ -374,6 +418,7 @@ def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime
         usable_at=usable_at,
         seat=True,
         template=row.template.metadata.name,
+        usd_hourly=row.usd_hourly,
         **_hosting_fields(row.template.spec.worker, row.pool.spec.lab_track),  # type: ignore[arg-type]  # fields of Place
     )
 
@@ -384,6 +429,7 @@ def _hosting_fields(spec: LabWorkerSpec, track: str | None = None) -> Mapping[st
         "track": spec.lab_track if track is None else track,
         "lab_types": frozenset(spec.lab_types),
         "licence": spec.cml.license_flavour,
+        "spot": spec.aws.market == "spot",
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ class PlacementRequest:
     cml_version_max: str | None = None
     node_definitions: frozenset[str] = frozenset()
     require_licensed: bool = True
+    allow_spot: bool = False
     movable: bool = True
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -42,9 +44,10 @@ class Place(msgspec.Struct, frozen=True):
     """Somewhere a session can go: a worker, or a seat of a pool that has no worker yet.
 
     `closed` is a word for why it takes no sessions now ("" if it does). `licensed` None and `version` "" mean unknown:
-    a seat's template promises them. `usable_at` is when a booting machine, or a seat opened now, can be used: it takes
-    nothing that begins earlier. `template` is what a seat's worker would be made from. `whole` is what a worker holds
-    without the labs on it that no session made, if there are any.
+    a seat's template promises them. A `spot` machine may be taken away by the cloud. `usable_at` is when a booting
+    machine, or a seat opened now, can be used: it takes nothing that begins earlier. `template` is what a seat's worker
+    would be made from, and `usd_hourly` what that costs. `whole` is what a worker holds without the labs on it that no
+    session made, if there are any. `until` is when a machine of a smaller type makes way for another.
     """
 
     id: str
@@ -55,13 +58,21 @@ class Place(msgspec.Struct, frozen=True):
     lab_types: frozenset[LabType] = frozenset({LabType.CML})
     licence: LicenseFlavour = LicenseFlavour.ENTERPRISE
     licensed: bool | None = True
+    spot: bool = False
     version: str = ""
     node_definitions: frozenset[str] | None = None
     closed: str = ""
     usable_at: datetime | None = None
     seat: bool = False
     template: str = ""
+    usd_hourly: Decimal | None = None
     whole: Amount | None = None
+    until: datetime | None = None
+
+
+def is_unopened_seat(place: Place) -> bool:
+    """Return whether a place is a seat whose worker has not been started."""
+    return place.seat and place.closed != BOOTING
 
 
 class HeldClaim(msgspec.Struct, frozen=True):

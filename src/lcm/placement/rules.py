@@ -6,6 +6,7 @@ look at what places of one kind have in common and are asked once for all of the
 """
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Final
 
 from lcm.model.kinds.definition import AmiRequirements, is_version_allowed
@@ -70,6 +71,12 @@ def _reject_region(place: Place, request: PlacementRequest) -> str | None:
     return f"it is in {place.region}, the session must be in {request.region_required}"
 
 
+def _reject_market(place: Place, request: PlacementRequest) -> str | None:
+    if not place.spot or request.allow_spot:
+        return None
+    return "it is a spot machine, which the cloud may take away, and the session does not allow that"
+
+
 def _reject_draining(place: Place, _request: PlacementRequest) -> str | None:
     return "it is being drained" if place.closed == DRAINING else None
 
@@ -86,6 +93,7 @@ STATIC_FILTERS: Final[Mapping[str, Filter]] = {
     "node_definitions": _reject_node_definitions,
     "track": _reject_track,
     "region": _reject_region,
+    "market": _reject_market,
 }
 
 CLOSED_FILTERS: Final[Mapping[str, Filter]] = {"draining": _reject_draining, "phase": _reject_phase}
@@ -111,6 +119,7 @@ FILTER_REMEDIES: Final[Mapping[str, str]] = {
     "node_definitions": "install them on the worker or in its AMI",
     "track": "book under that track, or add a pool with free workers for the session's own track",
     "region": "drop the required region, or add workers there",
+    "market": "ask for it as soon as possible and allow spot machines, or add a pool whose machines are on demand",
     "booting": "wait until it has booted",
     "cpu": "choose another time, make the lab smaller, or add a worker",
     "memory": "choose another time, make the lab smaller, or add a worker",
@@ -155,20 +164,21 @@ def place_facts(place: Place) -> object:
         place.licensed,
         place.version,
         place.node_definitions,
+        place.spot,
         place.seat,
         place.closed == BOOTING,
     )
 
 
-def request_facts(request: PlacementRequest) -> object:
-    """Return the facts of a request that the static filters look at."""
-    return (
-        request.lab_type,
-        request.affinity,
-        request.track,
-        request.region_required,
-        request.cml_version_min,
-        request.cml_version_max,
-        request.node_definitions,
-        request.require_licensed,
-    )
+request_facts: Final[Callable[[PlacementRequest], tuple[object, ...]]] = attrgetter(
+    "lab_type",
+    "affinity",
+    "track",
+    "region_required",
+    "cml_version_min",
+    "cml_version_max",
+    "node_definitions",
+    "require_licensed",
+    "allow_spot",
+)
+"""Returns the facts of a request that the static filters look at."""

@@ -15,7 +15,7 @@ from typing import Final
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, dimension_words, find_exceeded
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.candidate import format_apart, format_moment
-from lcm.placement.limits import LIMITS, OPENING_POLICIES, PromiseRules, find_violated_limit, outside_hours
+from lcm.placement.limits import LIMITS, OPENING_POLICIES, PromiseRules, find_closed_time, find_violated_limit
 from lcm.placement.places import PoolSnapshot, expected_place, with_image_facts
 from lcm.placement.request import Place, PlacementRequest
 from lcm.placement.rules import static_rejection
@@ -28,11 +28,13 @@ SEAT_REMEDIES: Final[Mapping[str, str]] = {
     "too_soon": "choose a later slot, or ask for it as soon as possible instead",
     "foreign_labs": "choose one of the nearest free slots, or end the labs on the worker that no session made",
     "full": "choose one of the nearest free slots, or raise the pool's max_workers",
+    "paused": "choose one of the nearest free slots, or resume the pool",
     "hours": "choose a slot within the pool's allowed_hours, or widen them",
     "licences": "choose one of the nearest free slots, or add licence seats",
     "price_unknown": "set price_per_hour_usd in the template, or add its instance type to the price book",
     "hourly_budget": "choose one of the nearest free slots, or raise the pool's hourly budget",
     "monthly_budget": "choose a slot in another month, or raise the pool's monthly budget",
+    "track_budget": "choose a slot in another month, or ask an operator to raise the track's budget in the settings",
 }
 """The remedy for each reason of a refusal."""
 
@@ -48,7 +50,7 @@ def refusal_rank(reason: str) -> int:
 def choose_seat(seats: Seats, claim: Claim, rules: PromiseRules, among: Iterable[int] | None = None) -> int | None:
     """Choose the seat whose worker must run least longer for a claim, the first of several; None if none takes it."""
     span = span_of(claim)
-    if claim.start < rules.now or outside_hours([span], rules):
+    if claim.start < rules.now or find_closed_time([span], rules):
         return None
     numbers = candidate_seats(seats, rules) if among is None else sorted(among)
     offers: list[tuple[int, int, Sequence[Span]]] = []
@@ -57,14 +59,30 @@ def choose_seat(seats: Seats, claim: Claim, rules: PromiseRules, among: Iterable
             pieces = seats.added_runtime(number, span)
             if _is_too_soon(number, span, pieces, rules):
                 continue
-            if not pieces and find_violated_limit(seats, pieces, rules) is None:
+            if not pieces and find_limit(seats, number, span, pieces, rules) is None:
                 return number  # it runs anyway
             offers.append((total_length(pieces), number, pieces))
     if not rules.has_limits:
         return min(offers)[1] if offers else None
     return next(
-        (number for _, number, pieces in sorted(offers) if find_violated_limit(seats, pieces, rules) is None), None
+        (number for _, number, pieces in sorted(offers) if find_limit(seats, number, span, pieces, rules) is None),
+        None,
     )
+
+
+def find_limit(
+    seats: Seats, number: int, span: Span, pieces: Sequence[Span], rules: PromiseRules
+) -> tuple[str, str] | None:
+    """Return the limit that forbids a claim on a seat whose worker must run so much longer for it; None if none does.
+
+    A worker that always runs does so while the pool is open, and must have been started by the time of the claim.
+    """
+    if number in seats.always:
+        began = Span(max(span.start - seats.lead, min(span.start, micros(rules.now))), span.end)
+        closed = find_closed_time([began], rules)
+        if closed is not None:
+            return closed
+    return find_violated_limit(seats, pieces, rules)
 
 
 def explain_refusal(
@@ -77,9 +95,9 @@ def explain_refusal(
             "too_soon",
             f"it would have to be instantiated from {format_moment(claim.start)} on, which is in the past",
         )
-    closed = outside_hours([span], rules)
-    if closed:
-        return "hours", closed
+    closed = find_closed_time([span], rules)
+    if closed is not None:
+        return closed
     numbers = among or (number for number in candidate_seats(seats, rules) if number <= seats.most)
     answers = [_seat_rejection(seats, number, claim, rules) for number in numbers]
     none = "no_worker", f"the pool has no worker, and with the policy {rules.policy} it starts no worker for a booking"
@@ -104,7 +122,8 @@ def candidate_seats(seats: Seats, rules: PromiseRules) -> Iterator[int]:
 def is_plain(seats: Seats, number: int) -> bool:
     """Return whether a seat has no claim and nothing that distinguishes it."""
     seat = seats[number]
-    return not seat.held and seat.capacity == seats.capacity and seat.strangers is ZERO_AMOUNT
+    alike = seat.capacity == seats.capacity and seat.strangers is ZERO_AMOUNT and seat.limit is None
+    return alike and not seat.held
 
 
 def _is_too_soon(number: int, span: Span, pieces: Sequence[Span], rules: PromiseRules) -> bool:
@@ -124,7 +143,9 @@ def _seat_rejection(seats: Seats, number: int, claim: Claim, rules: PromiseRules
         return "too_large", f"it needs more {dimension_words(large)} than a worker of the pool has"
     short = _describe_shortage(seat, span, claim.need)
     if short:
-        return "full", f"{_describe_taken(seats, rules)}: planned worker {number} is {short}"
+        until = seat.limit.until + seat.limit.pause if seat.limit else span.start
+        small = f", with a smaller machine until {format_moment(moment_of(until))}" if until > span.start else ""
+        return "full", f"{_describe_taken(seats, rules)}: planned worker {number} is {short}{small}"
     short = _describe_shortage(seat, span, required_room(seats, number, claim, rules))
     if short:
         return "foreign_labs", f"labs that no session made are in the way: with them planned worker {number} is {short}"
@@ -133,7 +154,7 @@ def _seat_rejection(seats: Seats, number: int, claim: Claim, rules: PromiseRules
         usable = rules.usable.get(number) or rules.now + timedelta(microseconds=seats.lead)
         ready, begins = format_apart(usable, claim.start)
         return "too_soon", f"planned worker {number} has a machine from {ready} on, and the claim begins {begins}"
-    found = find_violated_limit(seats, pieces, rules)
+    found = find_limit(seats, number, span, pieces, rules)
     assert found is not None, f"seat {number} takes the claim"
     return found
 
@@ -210,7 +231,7 @@ def _worker_facts(worker: LabWorker) -> object:
     spec, status, cml = worker.spec, worker.status, worker.spec.cml
     going = worker.metadata.deletion_timestamp is not None
     state = status.phase, status.failure, status.cml.licensed, status.cml.version, status.cml.node_definitions
-    image = spec.aws.region, spec.aws.ami_id, spec.aws.ami_name_pattern
+    image = spec.aws.region, spec.aws.market, spec.aws.ami_id, spec.aws.ami_name_pattern
     return image, spec.lab_track, spec.lab_types, cml.license_flavour, cml.license_token, going, state
 
 

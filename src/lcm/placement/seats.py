@@ -35,24 +35,46 @@ class Span(NamedTuple):
     end: int
 
 
+class RunLimit(NamedTuple):
+    """What a seat's machine of a smaller type holds, and until when it is there.
+
+    Another machine takes its place after that, and nothing is claimed during the `pause` between them.
+    """
+
+    room: Amount
+    until: int
+    pause: int
+
+
 class SeatTimeline:
     """One seat: its claims by holder, and their sum over time.
 
-    `strangers` is what labs take that no session made.
+    `strangers` is what labs take that no session made. What a machine of a smaller type lacks until its `limit` is in
+    the sum as well, as claims of nobody.
     """
 
-    __slots__ = ("capacity", "held", "lanes", "strangers", "timeline")
+    __slots__ = ("capacity", "held", "lanes", "limit", "strangers", "timeline")
 
-    def __init__(self, capacity: Amount, strangers: Amount = ZERO_AMOUNT) -> None:
+    def __init__(self, capacity: Amount, strangers: Amount = ZERO_AMOUNT, limit: RunLimit | None = None) -> None:
         self.capacity = capacity
         self.strangers = strangers
+        self.limit = limit
         self.lanes = lanes_of(capacity)
         self.timeline = Timeline(self.lanes.top + (_ONE_CLAIM << 40))
         self.held: dict[str, HeldClaim] = {}
+        if limit is not None:
+            lacking = capacity - self.machine_room
+            self.timeline.add(BEGINNING, limit.until, self.lanes.pack(lacking))
+            self.timeline.add(limit.until, limit.until + limit.pause, self.lanes.pack(capacity))
+
+    @property
+    def machine_room(self) -> Amount:
+        """What the seat's machine holds now."""
+        return self.capacity if self.limit is None else smaller_amount(self.capacity, self.limit.room)
 
     def pack_need(self, need: Amount) -> int:
         """Return a need as this seat's timeline counts it."""
-        return self.lanes.pack(need) + _ONE_CLAIM
+        return self.lanes.pack_again(need) + _ONE_CLAIM
 
     def latest(self, not_after: int, length: int, need: Amount) -> int | None:
         """Return the last moment, not after a given one, from which a need fits for so long; None if it never does."""
@@ -71,17 +93,25 @@ class SeatTimeline:
     def idle_spans(self, span: Span) -> Iterator[Span]:
         """Iterate over the times without any claim that overlap a span, each in its full length."""
         moments, levels = self.timeline.moments, self.timeline.levels
-        first = bisect_right(moments, span.start) - 1
-        for place in range(first, bisect_left(moments, span.end)):
-            if not levels[place]:
-                yield Span(moments[place], moments[place + 1] if place + 1 < len(moments) else END)
+        place = bisect_right(moments, span.start) - 1
+        while place and levels[place] < _ONE_CLAIM > levels[place - 1]:
+            place -= 1
+        last = bisect_left(moments, span.end)
+        while place < last:
+            start = place
+            while place < len(levels) and levels[place] < _ONE_CLAIM:
+                place += 1
+            if place > start:
+                yield Span(moments[start], moments[place] if place < len(moments) else END)
+            place += 1
 
 
 class Seats:
     """The seats of one pool, numbered from 1. Not thread-safe.
 
     `capacity` is what the template promises; `smaller` gives the seats whose worker turned out smaller, and `strangers`
-    what labs that no session made take of a seat. Seats beyond `most` only keep what they have. The first `standing`
+    what labs that no session made take of a seat; `limits` gives those whose machine is of a smaller type for some
+    time. Seats beyond `most` only keep what they have. The first `standing`
     seats always have a worker, and so have those in `besides`; `always` is both. `opening` counts over time how many of
     the others must have one, and `time` is the sum of that in microseconds.
     """
@@ -111,6 +141,7 @@ class Seats:
         besides: Iterable[int] = (),
         smaller: Mapping[int, Amount] | None = None,
         strangers: Mapping[int, Amount] | None = None,
+        limits: Mapping[int, RunLimit] | None = None,
         most: int | None = None,
     ) -> None:
         self.capacity = capacity
@@ -123,10 +154,10 @@ class Seats:
         self._sums: dict[Span, int] = {}
         self._runs: dict[int, list[Span]] = {}
         self.most = size if most is None else most
-        own, taken = smaller or {}, strangers or {}
+        own, taken, until = smaller or {}, strangers or {}, limits or {}
         sizes = {number: smaller_amount(capacity, amount) for number, amount in own.items()}
         self._seats = {
-            number: SeatTimeline(sizes.get(number, capacity), taken.get(number, ZERO_AMOUNT))
+            number: SeatTimeline(sizes.get(number, capacity), taken.get(number, ZERO_AMOUNT), until.get(number))
             for number in range(1, size + 1)
         }
 
@@ -155,12 +186,12 @@ class Seats:
             self._count_runtime(number, span, -1)
         return held
 
-    def reshape(self, number: int, own: Amount | None, strangers: Amount) -> None:
+    def reshape(self, number: int, own: Amount | None, strangers: Amount, limit: RunLimit | None = None) -> None:
         """Change what a seat's worker holds, None for what the template promises, and what strangers take of it."""
         before, capacity = self._seats[number], self.capacity if own is None else smaller_amount(self.capacity, own)
-        if (before.capacity, before.strangers) == (capacity, strangers):
+        if (before.capacity, before.strangers, before.limit) == (capacity, strangers, limit):
             return
-        seat = self._seats[number] = SeatTimeline(capacity, strangers)
+        seat = self._seats[number] = SeatTimeline(capacity, strangers, limit)
         for held in before.held.values():
             seat.held[held.holder] = held
             seat.timeline.add(*span_of(held.claim), seat.pack_need(held.claim.need))
@@ -198,12 +229,11 @@ class Seats:
         return known
 
     def _find_runs(self, number: int) -> list[Span]:
-        seat = self._seats[number]
-        moments, levels = seat.timeline.moments, seat.timeline.levels
-        ends = [*moments[1:], END]
-        pieces: list[Span] = []
-        for start, end, level in zip(moments, ends, levels, strict=True):
-            pieces += [Span(start, end)] if level else self._runtime_in_gap(Span(start, end))
+        pieces, until = list[Span](), BEGINNING
+        for idle in self._seats[number].idle_spans(Span(BEGINNING, END)):
+            pieces += [Span(until, idle.start)] if until < idle.start else []
+            pieces += self._runtime_in_gap(idle)
+            until = idle.end
         return join_spans(pieces)
 
     def total_runtime(self, span: Span) -> int:

@@ -6,12 +6,13 @@ suit a request but for their room. No row shows the current half hour: `current`
 place was when something last began or ended on it.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lcm.model.base.capacity import Amount
-from lcm.placement.bitmap import EMPTY_ROW, FullnessRows, code_of, flip_masks, shift_usage
+from lcm.placement.bitmap import EMPTY_ROW, FullnessRows, code_of, shift_usage, show_usage
 from lcm.placement.candidate import MOST_MICROS, IndexedClaim, IndexedPlace, PackedRequest
 from lcm.placement.id_order import IdOrder
 from lcm.placement.place_kinds import PlaceKinds
@@ -83,6 +84,7 @@ class SizeClass:
     def insert(self, line: IndexedPlace) -> None:
         """Add a place, without what it holds."""
         slot = line.slot = self.order.insert(line.place.id)
+        line.bit = 1 << slot
         self.lines[slot] = line
         self._kinds.add(slot, line.place)
         self._lanes_of_lines[line.lanes] += 1
@@ -92,8 +94,9 @@ class SizeClass:
         """Remove a place that holds nothing any more."""
         self.order.remove(line.place.id)
         del self.lines[line.slot]
-        self._renew_code(line)
-        self._note_current(line, 0)
+        if line.noted != self.rows.since:
+            self._renew_code(line)
+        show_usage(self.current, line.code, 0, line.bit)
         self._kinds.remove(line.slot, line.place)
         self._lanes_of_lines -= Counter((line.lanes,))
         self._choose_lanes()
@@ -106,56 +109,61 @@ class SizeClass:
     def hold(self, line: IndexedPlace, claim: IndexedClaim) -> None:
         """Add a claim to what a place holds."""
         line.held[claim.held.holder] = claim
-        start, end, need = claim.start, claim.end, claim.need
-        begins_soon = start < self.rows.since * TICK_MICROS
+        start, end, rows, sampled = claim.start, claim.end, self.rows, line.sampled
+        begins_soon = start < rows.begin
         if begins_soon:
-            self._renew_code(line)
+            if line.noted != rows.since:
+                self._renew_code(line)
             if start < line.since:
                 start = BEGINNING if line.since < end else end
-        if end - claim.start > MOST_MICROS or line.sampled is not line.timeline:
-            if line.sampled is line.timeline:
-                line.sampled = line.timeline.copy()
-            line.timeline.add(start, end, need)
+        if end - claim.start > MOST_MICROS or sampled is not line.timeline:
+            if sampled is line.timeline:
+                sampled = line.sampled = sampled.copy()
+            line.timeline.add(start, end, claim.need)
             end = claim.sampled_end if claim.sampled_end > line.since else start
-        shift_usage(self.rows, line.sampled, (start, end), need, 1 << line.slot)
+        shift_usage(rows, sampled, start, end, claim.need, line.bit)
         if begins_soon:
-            self._note_current(line, line.sampled.used_at(max(claim.start, (self.rows.since - 1) * TICK_MICROS)))
+            used = sampled.used_at(max(claim.start, rows.begin - TICK_MICROS))
+            line.code = show_usage(self.current, line.code, used, line.bit)
 
     def release(self, line: IndexedPlace, claim: IndexedClaim, now: int) -> None:
         """Subtract the need of a claim that a place no longer holds from what the place uses."""
-        start, end, need, since = claim.start, claim.end, claim.need, self.rows.since
-        began = start < since * TICK_MICROS
-        if began:
+        rows, sampled = self.rows, line.sampled
+        began = claim.start < rows.begin
+        if began and line.noted != rows.since:
             self._renew_code(line)
-            if start < line.since:
-                start = BEGINNING if line.since < end else end
-        if line.sampled is not line.timeline:
-            line.timeline.add(start, end, -need)
-            end = claim.sampled_end if claim.sampled_end > line.since else start
-            shift_usage(self.rows, line.sampled, (start, end), -need, 1 << line.slot)
-            if claim.is_long and not any(one.is_long for one in line.held.values()):
-                line.sampled = line.timeline
-        elif end <= now:
-            line.drop_past(now)
+        if claim.end <= now and sampled is line.timeline:
+            # What was used before is dropped, as nobody asks for it any more.
+            moments, levels = sampled.moments, sampled.levels
+            step = bisect_right(moments, now)
+            if step > 1:
+                del moments[1:step], levels[: step - 1]
+            line.since = now
+            used = levels[0]
         else:
-            shift_usage(self.rows, line.timeline, (start, end), -need, 1 << line.slot)
+            self._subtract(line, claim)
+            used = line.sampled.used_at(now)
         if began:
-            self._note_current(line, line.sampled.used_at(now))
-            if self.number < self.group.starts.get(since, 0):
-                self.group.starts[since] = self.number
+            line.code = show_usage(self.current, line.code, used, line.bit)
+            starts = self.group.starts
+            if starts and self.number < starts.get(rows.since, 0):
+                starts[rows.since] = self.number
+
+    def _subtract(self, line: IndexedPlace, claim: IndexedClaim) -> None:
+        """Subtract a claim from the timeline of a place, or from both of one that holds, or held, a long claim."""
+        start, end = claim.start, claim.end
+        if start < line.since:
+            start = BEGINNING if line.since < end else end
+        if line.sampled is not line.timeline:
+            line.timeline.add(start, end, -claim.need)
+            end = claim.sampled_end if claim.sampled_end > line.since else start
+        shift_usage(self.rows, line.sampled, start, end, -claim.need, line.bit)
+        if claim.is_long and not any(one.is_long for one in line.held.values()):
+            line.sampled = line.timeline
 
     def _renew_code(self, line: IndexedPlace) -> None:
-        """Read the code that a place has in the row of the current half hour since that began."""
-        since = self.rows.since
-        if line.noted != since:
-            line.noted, line.code = since, code_of(line.sampled.used_at((since - 1) * TICK_MICROS))
-
-    def _note_current(self, line: IndexedPlace, used: int) -> None:
-        """Record in the row of the current half hour what a place uses."""
-        code = code_of(used)
-        if code != line.code:
-            flip_masks(self.current, line.code, code, 1 << line.slot)
-            line.code = code
+        """Read the code that a place had when the current half hour began, as its row shows it."""
+        line.noted, line.code = self.rows.since, code_of(line.sampled.used_at(self.rows.begin - TICK_MICROS))
 
     def advance(self, since: int) -> None:
         """Drop what is known of the half hours before this one."""
@@ -165,7 +173,9 @@ class SizeClass:
 
     def open_to(self, ask: PackedRequest, region: str | None = None) -> int:
         """Return the mask of places that accept sessions and whose kind suits a request, if given in a region."""
-        found = self._kinds.open_to(ask)
+        found = self._kinds.masks.get(ask.facts)
+        if found is None:
+            found = self._kinds.open_to(ask)
         if ask.request.refused:
             found &= ~self.order.mask_of(ask.request.refused)
         return found if region is None else found & self._kinds.in_region(region)

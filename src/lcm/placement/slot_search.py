@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim
-from lcm.placement.limits import OPENING_POLICIES, PromiseRules, exhausted_times, first_closed_moment
+from lcm.placement.limits import OPENING_POLICIES, PromiseRules, exhausted_times
 from lcm.placement.seat_choice import candidate_seats, choose_seat, is_plain, required_room
 from lcm.placement.seats import FOREIGN_LABS_STAY, Seats, Span, span_of
 from lcm.placement.timeline import BEGINNING, END, micros
@@ -126,13 +126,13 @@ class SlotSearch:
         return max(1, min([sort.count, *each]))
 
     def _next_open_start(self, sort: _ClaimGroup, start: int, way: int, work: WorkBudget) -> int:
-        """Return the next start at which the pool's hours allow a claim, as far as the search reaches."""
-        hours, reach = self._rules.hours, (self._limit + 1) * self._step
-        if hours is None:
-            return start
+        """Return the next start at which the pool is open for a claim, as far as the search reaches."""
+        times, reach = self._rules.times, (self._limit + 1) * self._step
+        if start < times.paused_until:
+            start = times.paused_until if way > 0 else BEGINNING
         while abs(start - sort.span.start) <= reach:
             work.left -= _LOOK_MICROS
-            closed = first_closed_moment(hours, Span(start, start + sort.length))
+            closed = times.first_closed_moment(Span(start, start + sort.length))
             if closed is None:
                 break
             quarter = closed // _QUARTER_MICROS * _QUARTER_MICROS

@@ -12,11 +12,12 @@ from typing import Final
 
 from lcm.model.base.capacity import Amount, utilization
 from lcm.model.kinds.worker import MAX_CONCURRENT_LABS
-from lcm.placement.bitmap import fullness_of, scarce_places
+from lcm.placement.bitmap import CODED, FULLNESS_LIMITS, OTHERS, SCARCITY_LIMITS, fullness_of, scarce_places
 from lcm.placement.candidate import IndexedPlace, PackedRequest
 from lcm.placement.packing import choose_packed, pack_score
 from lcm.placement.rules import ON_CML
 from lcm.placement.size_class import SizeClass
+from lcm.placement.timeline import GUARD_BITS
 
 PlaceChoice = tuple[IndexedPlace, float | None]
 """The place a strategy chose, and its score if it has one."""
@@ -88,7 +89,6 @@ def choose_place(
 
     `number` is the turn for RoundRobin, and the number drawn for Random.
     """
-    ask.asked = 0
     if strategy == BIN_PACK:
         return choose_packed(shelves, ask, region)
     lines = [line for shelf in shelves for line in _candidate_places(shelf, ask, region) if ask.fits(line)]
@@ -104,10 +104,13 @@ def choose_place(
 
 def _candidate_places(shelf: SizeClass, ask: PackedRequest, region: str | None) -> Iterable[IndexedPlace]:
     """Return the places that may take the request, in a region if one is given."""
-    limit, rows = ask.limits(shelf.lanes), shelf.rows.between(ask.first, ask.stop)
-    if limit is None:
+    room, rows = ask.room(shelf.lanes), shelf.rows.between(ask.first, ask.stop)
+    if room & GUARD_BITS != GUARD_BITS:
         return ()
-    taken = reduce(or_, (row[limit.cpu] | row[limit.memory] for row in rows), scarce_places(rows, limit))
+    highest = room + shelf.lanes.slack
+    cpu, memory, _ = FULLNESS_LIMITS[highest & CODED]
+    scarce = scarce_places(rows, SCARCITY_LIMITS[highest & OTHERS])
+    taken = reduce(or_, (row[cpu] | row[memory] for row in rows), scarce)
     mask = shelf.open_to(ask, region)
     return shelf.places_in(mask ^ (mask & taken))
 

@@ -31,15 +31,14 @@ _LEVEL_BYTES: Final = slice(LEVEL_SHIFT // 8, None, LANE_BITS // 8)
 TICK_MICROS: Final = 30 * 60 * 1_000_000
 """The half hour of the index."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND_MICROS: Final = 1_000_000
-_DAY_SECONDS: Final = 86_400
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Lanes:
     """The packing of amounts for places of one capacity."""
 
-    __slots__ = ("_factors", "_last", "_limits", "_slack", "top")
+    __slots__ = ("_factors", "_last", "_limits", "slack", "top")
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
@@ -47,31 +46,29 @@ class Lanes:
         self._factors = tuple(factor << shift for factor, shift in zip(factors, _SHIFTS, strict=True))
         self._limits = tuple(_MOST_NEED // factor for factor in factors)
         full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
-        self._slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
+        self.slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
+        """What is added to a room before its levels are read, so that they are the highest of what is within it."""
         self.top = GUARD_BITS + full
         self._last = ZERO_AMOUNT, 0
 
     def pack(self, need: Amount) -> int:
         """Pack a need; one that is absurdly large is packed as one that is merely too large."""
-        last, packed = self._last
-        if need is last:
-            # Seats pack a need again and again, for every seat that is asked.
-            return packed
         # Written out without a loop for speed, because every claim is packed.
         cpu, memory, storage = need.cpu_millis, need.memory_mb, need.storage_mb
         nodes, ports, labs = need.nodes, need.ports, need.labs
-        most = self._limits
+        most_cpu, most_memory, most_storage, most_nodes, most_ports, most_labs = self._limits
         if (
-            cpu > most[0]
-            or memory > most[1]
-            or storage > most[2]
-            or nodes > most[3]
-            or ports > most[4]
-            or labs > most[5]
+            cpu > most_cpu
+            or memory > most_memory
+            or storage > most_storage
+            or nodes > most_nodes
+            or ports > most_ports
+            or labs > most_labs
         ):
-            cpu, memory, storage, nodes, ports, labs = map(min, (cpu, memory, storage, nodes, ports, labs), most)
+            amounts = cpu, memory, storage, nodes, ports, labs
+            cpu, memory, storage, nodes, ports, labs = map(min, amounts, self._limits)
         by_cpu, by_memory, by_storage, by_nodes, by_ports, by_labs = self._factors
-        packed = (
+        return (
             cpu * by_cpu
             + memory * by_memory
             + storage * by_storage
@@ -79,12 +76,16 @@ class Lanes:
             + ports * by_ports
             + labs * by_labs
         )
-        self._last = need, packed
-        return packed
+
+    def pack_again(self, need: Amount) -> int:
+        """Pack a need that is probably the same as the last, as seats do for every seat that is asked."""
+        if need is not self._last[0]:
+            self._last = need, self.pack(need)
+        return self._last[1]
 
     def highest_levels(self, room: int) -> bytes:
         """Return, for each dimension, the highest level at which a place may still be within a room."""
-        return levels(room + self._slack)
+        return levels(room + self.slack)
 
     def unpack(self, packed: int) -> Amount:
         """Return the amount that was packed."""
@@ -111,13 +112,12 @@ def short_of(room: int) -> list[str]:
 
 def micros(moment: datetime) -> int:
     """Return a moment as microseconds since 1970."""
-    since = moment - _EPOCH
-    return (since.days * _DAY_SECONDS + since.seconds) * _SECOND_MICROS + since.microseconds
+    return (moment - EPOCH) // MICROSECOND
 
 
 def moment_of(number: int) -> datetime:
     """Return microseconds since 1970 as a moment."""
-    return _EPOCH + timedelta(microseconds=number)
+    return EPOCH + timedelta(microseconds=number)
 
 
 def round_up_capacity(capacity: Amount) -> Amount:

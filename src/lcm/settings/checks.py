@@ -5,13 +5,16 @@ Called by `settings.load`; `compose.api` reads the prices too.
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from lcm.model.access.address import is_loopback
 from lcm.model.access.identity import find_token_problem
+from lcm.model.access.mail_address import IMPLICIT_TLS_PORT, find_mail_address
 from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.money.prices import SHIPPED_PRICES, PriceBook, parse_price_file
@@ -19,8 +22,16 @@ from lcm.settings.values import Settings
 
 
 def read_prices(path: Path | None) -> PriceBook:
-    """Return the built-in prices with those of a file over them; raises Invalid."""
-    return SHIPPED_PRICES if path is None else SHIPPED_PRICES.with_file(parse_price_file(_price_toml(path)))
+    """Return the built-in prices with those of a file over them, or of all files of a folder; raises Invalid."""
+    paths = [] if path is None else sorted(path.glob("*.toml")) if path.is_dir() else [path]
+    files = [parse_price_file(_price_toml(one)) for one in paths]
+    dated = [one for one in files if one.as_of is not None]
+    if len({one.as_of for one in dated}) < len(dated):
+        raise Invalid(Fault("PRICE_BOOK", "two of its files have the same as_of", "use another day, or join them"))
+    book = SHIPPED_PRICES
+    for file in sorted(files, key=lambda one: one.as_of or date.min):
+        book = book.with_file(file)
+    return book
 
 
 def _price_toml(path: Path) -> dict[str, object]:
@@ -146,6 +157,27 @@ def _prices_can_be_read(settings: Settings) -> Iterator[Fault]:
 @_register_check("ETCD_USER", "ETCD_PASSWORD")
 def _etcd_sign_in_is_whole(settings: Settings) -> Iterator[Fault]:
     yield from _both_or_neither("ETCD_USER", settings.etcd_user, "ETCD_PASSWORD", settings.etcd_password)
+
+
+@_register_check("SMTP_HOST", "SMTP_USER", "SMTP_PASSWORD", "SMTP_STARTTLS", "SMTP_CA_FILE", "MAIL_FROM")
+def _mail_can_be_sent(settings: Settings) -> Iterator[Fault]:
+    yield from _missing_files({"SMTP_CA_FILE": settings.smtp_ca_file})
+    yield from _both_or_neither("SMTP_USER", settings.smtp_user, "SMTP_PASSWORD", settings.smtp_password)
+    yield from _both_or_neither("SMTP_HOST", settings.smtp_host, "MAIL_FROM", settings.mail_from)
+    if settings.mail_from is not None and find_mail_address(settings.mail_from) is None:
+        yield Fault("MAIL_FROM", f"{settings.mail_from!r} is no address", "use one such as lcm@example.org")
+    is_clear = not settings.smtp_starttls and settings.smtp_port != IMPLICIT_TLS_PORT
+    if is_clear and settings.smtp_host and not (settings.cleartext_allowed or is_loopback(settings.smtp_host)):
+        remedy = "set SMTP_STARTTLS=true; LCM_CLEARTEXT_ALLOWED=true accepts it"
+        yield Fault("SMTP_STARTTLS", "false: mail would cross the network unencrypted", remedy)
+
+
+@_register_check("MAIL_TIME_ZONE")
+def _mail_zone_is_known(settings: Settings) -> Iterator[Fault]:
+    try:
+        ZoneInfo(settings.mail_time_zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        yield Fault("MAIL_TIME_ZONE", f"{settings.mail_time_zone!r} is no time zone", "use one such as Europe/Berlin")
 
 
 @_register_check("OIDC_ISSUER", "OIDC_AUDIENCE")

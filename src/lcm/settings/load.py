@@ -78,6 +78,10 @@ RUNTIME_FIELDS: Final = {
     "quotas.max_live": "max_live_per_owner",
     "quotas.max_ahead": "max_ahead_per_owner",
     "quotas.horizon_days": "booking_horizon_days",
+    "quotas.max_nodes": "max_nodes_per_owner",
+    "quotas.max_hours_ahead": "max_hours_ahead_per_owner",
+    "quotas.max_hours_per_month": "max_hours_per_owner_month",
+    "quotas.max_usd_per_month": "max_usd_per_owner_month",
 }
 """Which field of the SystemSettings object overrides which setting."""
 

@@ -17,6 +17,8 @@ from lcm.model.kinds.settings import (
     FewestSessions,
     FewestWorkers,
     MostBookings,
+    MostDollars,
+    MostHours,
     MostWorkers,
     NamePattern,
     ScanSeconds,
@@ -90,11 +92,12 @@ AwsPattern = Annotated[
     str, _text_meta(r"[A-Za-z0-9/_+=.@:*?-]+", "a secret's name in AWS, or its ARN, in which * stands for any part")
 ]
 ProxyHeader = Literal["X-Forwarded-For", "Forwarded"]
-GrantedRole = Literal["admin", "operator", "author", "user"]
+GrantedRole = Literal["admin", "operator", "author", "instructor", "user", "viewer"]
 RoleGrant = Annotated[
     str,
     _text_meta(
-        r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"
+        r"[^\s=,](.*[^\s=,])?=(admin|operator|author|instructor|user|viewer)",
+        "VALUE=ROLE with a role of people, such as ops=operator",
     ),
 ]
 QuotaBytes = Annotated[int, msgspec.Meta(ge=1_000_000, le=2**63 - 1, description="a number of bytes, at least 1000000")]
@@ -287,6 +290,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     max_live_per_owner: Annotated[MostBookings, "sessions that one owner may have at the same time"] = 10
     max_ahead_per_owner: Annotated[MostBookings, "slots that one owner may have booked that have not begun"] = 50
     booking_horizon_days: Annotated[Days, "days ahead that an owner may book, or wait"] = 90
+    max_nodes_per_owner: Annotated[MostBookings, "CML nodes that one owner may have at the same time"] = 200
+    max_hours_ahead_per_owner: Annotated[MostHours, "hours of an owner's slots that have not begun"] = 200
+    max_hours_per_owner_month: Annotated[MostHours, "hours of an owner's sessions in a calendar month"] = 400
+    max_usd_per_owner_month: Annotated[MostDollars, "US dollars for an owner's sessions in a calendar month"] = 500
 
     min_workers_per_pool: Annotated[FewestWorkers, "default of the fewest workers in a pool"] = 1
     max_workers_per_pool: Annotated[MostWorkers, "default of the most workers in a pool"] = 10
@@ -317,6 +324,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     event_source: Annotated[
         Uri | None, "source that events name; if not set, urn:lcm: and the id of the installation"
     ] = None
+
+    smtp_host: Annotated[Host | None, "mail server to which notices are handed; if not set, no mail is sent"] = None
+    smtp_port: Annotated[Port, "port of that server; 465 has TLS from the first byte"] = 587
+    smtp_starttls: Annotated[bool, "whether TLS begins with STARTTLS, without which nothing is sent"] = True
+    smtp_ca_file: Annotated[Path | None, "PEM file of the authority that signed the server's certificate"] = None
+    smtp_user: Annotated[TextLine | None, "user to sign in to the mail server as"] = None
+    smtp_password: Annotated[Secret | None, "that user's password"] = None
+    mail_from: Annotated[TextLine | None, "address from which notices come"] = None
+    mail_from_name: Annotated[TextLine, "name that stands before that address"] = "Lablet Cloud Manager"
+    mail_per_minute: Annotated[PositiveCount, "mails that are sent in a minute, at most"] = 120
+    mail_time_zone: Annotated[TextLine, "time zone in which notices write times, such as Europe/Berlin"] = "UTC"
+    public_url: Annotated[Url | None, "address of this installation, for links in notices"] = msgspec.field(
+        default=None, name="LCM_PUBLIC_URL"
+    )
 
     cloud: Annotated[
         Literal["aws", "simulated"] | None,
@@ -356,7 +377,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ] = None
 
     price_book: Annotated[
-        Path | None, "TOML file of prices that replace the built-in ones: [hourly.REGION] TYPE = DOLLARS"
+        Path | None,
+        "TOML file, or a folder of them, of prices over the built-in ones: as_of = DAY, [hourly.REGION] or"
+        " [spot.REGION] TYPE = USD",
     ] = None
 
     total_cpu_cores: Annotated[CpuCores, "CPU cores that the resource allocator may allocate"] = 32.0
@@ -392,6 +415,7 @@ HEADINGS: Final = {
     "worker_discovery_enabled": "Discovery",
     "worker_monitoring_enabled": "Monitoring and idleness",
     "webhook_networks": "Sinks",
+    "smtp_host": "Notices by mail",
     "cloud": "AWS",
     "cml_certificate_trust": "CML",
     "price_book": "Money",

@@ -8,9 +8,10 @@ Called by `control`, which alone reads and writes the store, and by `compose` an
 up. Everything else uses the control plane.
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import Final, Protocol, Self
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 
@@ -263,8 +264,11 @@ class Store(Protocol):
         """
         ...
 
-    async def renew(self, lease: Lease) -> None:
-        """Restart the lease's time, from any process that knows name and term. Raises Deposed when it is over."""
+    async def renew(self, *leases: Lease) -> None:
+        """Restart the time of leases, from any process that knows name and term.
+
+        Raises Deposed when one is over; the others are restarted all the same.
+        """
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -325,6 +329,17 @@ async def scan_all(store: Store, prefix: str, *, labels: Mapping[str, str] | Non
         page = await store.scan(prefix, labels=labels, cursor=page.next)
         entries.extend(page.entries)
     return Page(entries, page.revision, None)
+
+
+async def scan_from(store: Store, prefix: str, first: str) -> AsyncIterator[Entry]:
+    """Yield the entries under a prefix whose keys are behind a first one, as they were when this began."""
+    page = await store.scan(prefix, limit=1)
+    cursor: Cursor | None = Cursor(page.revision, first) if page.entries else None
+    while cursor is not None:
+        page = await store.scan(prefix, cursor=cursor)
+        for entry in page.entries:
+            yield entry
+        cursor = page.next
 
 
 async def collect_puts(entries: AsyncIterable[Put]) -> list[Put]:
@@ -415,6 +430,16 @@ def went_back_error(known: int, found: int) -> WentBack:
 def deposed_error(fence: Fence) -> Deposed:
     """Return the error for a term that is over."""
     return Deposed(f"term {fence.term} of lease {fence.lease} is over")
+
+
+async def renew_each(renew: Callable[[Lease], Coroutine[Any, Any, None]], leases: Sequence[Lease]) -> None:
+    """Renew leases, all at once and each by itself; raise the error of the first that was not renewed."""
+    if len(leases) == 1:
+        await renew(leases[0])
+        return
+    for outcome in await asyncio.gather(*map(renew, leases), return_exceptions=True):
+        if outcome is not None:
+            raise outcome
 
 
 def held_leases_error(names: Iterable[str]) -> Refused:

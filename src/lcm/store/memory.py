@@ -51,9 +51,8 @@ _EMPTY_CONTEXT = contextvars.Context()
 
 class _HeldLease(msgspec.Struct):
     lease: Lease
-    timer: asyncio.TimerHandle
     ends_at: float
-    """By the loop's clock. A renewal only moves this: the timer looks at it when it fires."""
+    """By the loop's clock. A renewal only moves this: the store's timer looks at it when it fires."""
 
 
 class _Suspension:
@@ -81,6 +80,8 @@ class MemoryStore:
         """Keys with more than one state, or only a deletion: the ones that a compaction looks at."""
         self._log: list[CommitChanges] = []
         self._leases: dict[str, _HeldLease] = {}
+        self._lease_timer: asyncio.TimerHandle | None = None
+        """Goes off no later than the first lease ends."""
         self.is_closed = False
         self._suspended = _Suspension(self)
         self._hub = Hub(self._history, tail=self._revision, backlog=backlog)
@@ -148,18 +149,22 @@ class MemoryStore:
             return None
         lease = Lease(name, holder, self._revision + 1, ttl_seconds)
         self._write([Put(LEASES_PREFIX + name, msgspec.json.encode(lease))])
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + ttl_seconds
-        timer = loop.call_at(ends_at, self._check_lease, lease, context=_EMPTY_CONTEXT)
-        self._leases[name] = _HeldLease(lease, timer, ends_at)
+        self._leases[name] = _HeldLease(lease, asyncio.get_running_loop().time() + ttl_seconds)
+        self._set_lease_timer()
         await NEXT_TURN
         return lease
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, *leases: Lease) -> None:
         await self._suspend()
-        self._check_fence(lease.fence())
-        held = self._leases[lease.name]
-        held.ends_at = asyncio.get_running_loop().time() + held.lease.ttl_seconds
+        now, over = asyncio.get_running_loop().time(), None
+        for lease in leases:
+            held = self._leases.get(lease.name)
+            if held is None or held.lease.term != lease.term:
+                over = over or lease
+            else:
+                held.ends_at = now + held.lease.ttl_seconds
+        if over is not None:
+            raise deposed_error(over.fence())
         await NEXT_TURN
 
     async def release(self, lease: Lease) -> None:
@@ -214,8 +219,8 @@ class MemoryStore:
     async def close(self) -> None:
         self.is_closed = True
         self._hub.close()
-        for held in self._leases.values():
-            held.timer.cancel()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
 
     def _suspend(self) -> Awaitable[None]:
         return self._suspended
@@ -284,21 +289,28 @@ class MemoryStore:
         if held is None or held.lease.term != fence.term:
             raise deposed_error(fence)
 
-    def _check_lease(self, lease: Lease) -> None:
-        """End a lease whose time is over, or look again when it will be."""
-        held, loop = self._leases.get(lease.name), asyncio.get_running_loop()
-        if held is None or held.lease.term != lease.term:
+    def _set_lease_timer(self) -> None:
+        """Look at leases again when the first of them ends, unless they are looked at before."""
+        ends_at, timer = min(held.ends_at for held in self._leases.values()), self._lease_timer
+        if timer is not None and timer.when() <= ends_at:
             return
-        if held.ends_at > loop.time():
-            held.timer = loop.call_at(held.ends_at, self._check_lease, lease, context=_EMPTY_CONTEXT)
-        else:
-            self._end_lease(lease)
+        if timer is not None:
+            timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._lease_timer = loop.call_at(ends_at, self._end_leases, context=_EMPTY_CONTEXT)
+
+    def _end_leases(self) -> None:
+        """End the leases whose time is over, and look again when the next one's will be."""
+        now, self._lease_timer = asyncio.get_running_loop().time(), None
+        for held in [one for one in self._leases.values() if one.ends_at <= now]:
+            self._end_lease(held.lease)
+        if self._leases:
+            self._set_lease_timer()
 
     def _end_lease(self, lease: Lease) -> None:
         held = self._leases.get(lease.name)
         if held is None or held.lease.term != lease.term:
             return
-        held.timer.cancel()
         del self._leases[lease.name]
         self._write([Delete(LEASES_PREFIX + lease.name)])
 

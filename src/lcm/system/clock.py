@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Final
 
-_COLLECTION_THRESHOLDS: Final = (10_000, 2, 200)
+_COLLECTION_THRESHOLDS: Final = (10_000, 2, 10)
 """How many objects are made between collections of the youngest, and how many of those between larger ones."""
 _RANDOM: Final = secrets.SystemRandom()
 

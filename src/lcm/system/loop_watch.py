@@ -25,6 +25,7 @@ from lcm.system.thread_times import Moment, ThreadReader, busiest_since, lost_be
 HOLD_SECONDS: Final = 0.05
 """A step that takes longer is a hold."""
 _BEAT_SECONDS: Final = 0.025
+_LONG_COLLECTION_SECONDS: Final = 0.015
 _LOGGED_SECONDS: Final = 0.1
 _LOGGED_AGAIN_SECONDS: Final = 60.0
 """How long a hold must be to be logged, and after how long one of the same culprit is logged again."""
@@ -124,7 +125,7 @@ class LoopWatch:
     def _on_collection(self, phase: str, _: Mapping[str, int]) -> None:
         """Note a garbage collection, during which no thread sees anything, whichever of them began it.
 
-        What survived one that held the loop is spared from the next: it is alive, and most of it for long.
+        What survived one that took long is spared from the next: it is alive, and most of it for long.
         """
         if phase == "start":
             self._collecting_since = self._seconds()
@@ -132,7 +133,7 @@ class LoopWatch:
         seconds = self._seconds() - (self._collecting_since or self._seconds())
         self._collecting_since = None
         self._seen[_COLLECTION] += int(seconds / _BEAT_SECONDS)
-        if seconds >= HOLD_SECONDS:
+        if seconds >= _LONG_COLLECTION_SECONDS:
             spare_from_collection()
 
     def _look(self, reader: ThreadReader) -> None:

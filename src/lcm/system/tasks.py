@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 import structlog
 
+from lcm.model.base.errors import Throttled
 from lcm.system.clock import spare_from_collection
 
 _log: Final = structlog.get_logger()
@@ -41,26 +42,65 @@ NEXT_TURN: Final = _NextTurn()
 class TimeLimit:
     """Ends what a task does in it after so many seconds, with a TimeoutError: `asyncio.timeout` for frequent use."""
 
-    __slots__ = ("_cancelling", "_is_over", "_seconds", "_task", "_timer")
+    __slots__ = ("_cancelling", "_is_over", "_task", "_timer", "ends_at")
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, timer: "LimitTimer | None" = None) -> None:
+        """Limit what follows to so many seconds; `timer` is one that limits of that length share."""
+        self._timer = timer or LimitTimer(seconds)
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "only what a task does can be ended"
         self._task, self._cancelling, self._is_over = task, task.cancelling(), False
-        self._timer = task.get_loop().call_later(self._seconds, self._end)
+        self.ends_at = self._timer.begin(self, task.get_loop())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._timer.cancel()
+        self._timer.leave(self)
         # Whoever else cancelled the task meanwhile is not to get a TimeoutError.
         if self._is_over and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End what the task does, as its time is over."""
         self._is_over = True
         self._task.cancel()
+
+
+class LimitTimer:
+    """The timer of time limits of one length: most of them are left long before they are over."""
+
+    def __init__(self, seconds: float, *, is_kept: bool = False) -> None:
+        """Time limits of so many seconds. One that `is_kept` goes on when none is left, for the next ones."""
+        self._seconds = seconds
+        self._is_kept = is_kept
+        self._limits: dict[TimeLimit, None] = {}
+        """Those that are neither left nor over, the first to be over first."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, limit: TimeLimit, loop: asyncio.AbstractEventLoop) -> float:
+        """Add a limit, and return when it is over."""
+        ends_at = loop.time() + self._seconds
+        self._limits[limit] = None
+        if self._timer is None:
+            self._timer = loop.call_at(ends_at, self._end_limits, loop)
+        return ends_at
+
+    def leave(self, limit: TimeLimit) -> None:
+        """Remove a limit, if it is not over."""
+        self._limits.pop(limit, None)
+        if not self._limits and not self._is_kept and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_limits(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the limits that are over, and look again when the next one is."""
+        self._timer, now = None, loop.time()
+        for limit in [one for one in self._limits if one.ends_at <= now]:
+            del self._limits[limit]
+            limit.end()
+        first = next(iter(self._limits), None)
+        if first is not None:
+            self._timer = loop.call_at(first.ends_at, self._end_limits, loop)
 
 
 class Supervisor:
@@ -185,11 +225,13 @@ _SPARED_EVERY: Final = 16
 class TimeSlice:
     """Yields to other tasks during long work. Everybody who works so in one loop shares its turns.
 
-    What such work makes is mostly kept for long, and is spared from garbage collection now and then.
+    What such work makes is mostly kept for long, and is spared from garbage collection now and then. Work that nobody
+    but its sender waits for rests after each turn, so that who needs many turns in a row gets them meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rest_seconds: float = 0) -> None:
         self._yields = 0
+        self._rest_seconds = rest_seconds
 
     def is_over(self) -> bool:
         """Return whether the present turn has taken long enough."""
@@ -202,7 +244,7 @@ class TimeSlice:
         self._yields += 1
         if self._yields % _SPARED_EVERY == 0:
             spare_from_collection()
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._rest_seconds)
         return True
 
 
@@ -231,6 +273,31 @@ class KeyedLocks:
             self._locks[name] = lock, self.count_users(name) - 1
             if not self.count_users(name):
                 del self._locks[name]
+
+
+class CallerTurns:
+    """Turns at long work of which a process does one piece at a time.
+
+    One piece of each caller waits at a time, so that many at once delay their sender and nobody else. With the longest
+    pieces, the last of the callers waits for as many.
+    """
+
+    def __init__(self, about: str, *, most_of_caller: int, most_callers: int) -> None:
+        self._about = about
+        self._most_of_caller = most_of_caller
+        self.most_callers = most_callers
+        self.locks = KeyedLocks()
+
+    @asynccontextmanager
+    async def hold(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a caller's turn, and hold it. Raise Throttled when too many wait."""
+        everybody = ""  # no caller has this name
+        if self.locks.count_users(caller) >= self._most_of_caller:
+            raise Throttled(f"too many of your questions about {self._about} wait; ask when one is answered")
+        if not self.locks.count_users(caller) and self.locks.count_users(everybody) >= self.most_callers:
+            raise Throttled(f"too many people ask about {self._about} right now; ask again in a moment")
+        async with self.locks.hold(caller), self.locks.hold(everybody):
+            yield
 
 
 _EXIT_FORCED: Final = 130

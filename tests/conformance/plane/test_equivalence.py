@@ -25,6 +25,7 @@ from lcm.control.plane.protocol import (
     Plane,
     Ref,
     Resume,
+    Save,
     Snooze,
     Terminate,
     Undrain,
@@ -128,6 +129,7 @@ class Deck:
             *((Ref(LabWorker, f"w{number}"), action) for action in (Drain(), Undrain(), Pause(), Resume(), Snooze())),
             *((Ref(LabletSession, f"s{number}"), action) for action in (Extend(minutes=30), Terminate(reason="x"))),
             *((Ref(LabletSession, name), ObserveResources()) for name in (f"s{number}", LIVE, LIVE)),
+            *((Ref(LabletSession, LIVE), Save(name=name)) for name in (None, "one")),
         ]
         ref, action = self.chance.choice(actions)
         request = self.chance.choice([None, None, "a-1"])

@@ -1,16 +1,19 @@
 """The plane's contract: where sessions go, and what people are told about it, in process and over HTTP alike."""
 
+from decimal import Decimal
+
 import pytest
 
 from harness import given
 from harness.booking_world import HOUR, counter_lab, pool, running, wanted, warm
 from harness.plane_world import NOW, World, either, on
 from lcm.control.objects.records import creation_ops
+from lcm.control.plane.booking_actions import Move, Resize, Skip, Swap
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Conflict, Deposed, Forbidden, Gone, Invalid, NoRoom, Refused
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER
 from lcm.model.kinds.placement import Assignment, PortRequest, PreviewRequest, SeatChange, Slot
-from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.pool import Budget, LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
@@ -41,7 +44,7 @@ def onto(worker: str | None = "uid-w1", seat: int | None = None) -> Assignment:
 
 
 def booking(name: str = "wanted", **more: object) -> LabletSession:
-    return given.session(name=name, uid="", timeslot_start=NINE, timeslot_end=ELEVEN, **more)
+    return given.session(**{"name": name, "uid": "", "timeslot_start": NINE, "timeslot_end": ELEVEN} | more)
 
 
 @everywhere
@@ -153,6 +156,20 @@ async def test_the_calendar_names_ones_own_bookings_only(world: World) -> None:
             await world.ada.calendar(since=NOW, until=until)
 
 
+@promised
+async def test_budgets_are_listed_with_what_is_spent_and_promised(world: World) -> None:
+    limited = pool(budget=Budget(monthly_usd=Decimal(20)))
+    await there(world, counter_lab(), given.template(price_per_hour_usd=Decimal(6)), limited)
+    await world.ada.create(booking())
+    (told,) = await world.root.budgets()
+    assert (told.kind, told.name) == ("pool", "ccna")
+    assert (told.limit_usd, told.warn_usd) == (Decimal(20), Decimal(16))
+    assert told.spent_usd == 0
+    assert told.month_usd > 2 * 6
+    with pytest.raises(Forbidden):
+        await world.ada.budgets()
+
+
 @either
 async def test_where_nothing_is_promised_nothing_is_told(world: World) -> None:
     await there(world, counter_lab(), wanted())
@@ -164,3 +181,26 @@ async def test_where_nothing_is_promised_nothing_is_told(world: World) -> None:
         await world.ada.calendar(since=NOW, until=NOW + HOUR)
     with pytest.raises(Gone):
         await world.bob.explain(SESSION)
+
+
+@promised
+async def test_a_class_is_changed_as_a_whole_or_refused_with_slots_that_would_do(world: World) -> None:
+    await there(world, counter_lab(), given.template(), pool(max_workers=1))
+    ref = Ref(Reservation, "class")
+    booked = given.reservation(name="class", uid="", count=2, student_emails=("a@b.org", "c@d.org"))
+    made = await world.ada.create(booked)
+    moved = await world.ada.act(ref, Move(minutes=60), at=made.metadata.resource_version, request="m1")
+    assert moved.spec.timeslot_start == NINE + HOUR
+    assert await world.ada.act(ref, Move(minutes=60), request="m1") == moved
+    with pytest.raises(Conflict):
+        await world.ada.act(ref, Move(minutes=60), at=made.metadata.resource_version)
+    with pytest.raises(NoRoom):
+        await world.ada.act(ref, Resize(seats=300, student_emails=tuple(f"p{n}@b.org" for n in range(300))))
+    swapped = await world.ada.act(ref, Swap(learner="a@b.org", other="c@d.org"), dry_run=True)
+    assert swapped.spec.student_emails == ("c@d.org", "a@b.org")
+    assert await world.ada.get(ref) == moved
+    with pytest.raises(Refused, match="nothing of class would be left"):
+        await world.ada.act(ref, Skip(occurrence=1))
+    alone = await world.ada.create(booking(timeslot_start=NINE + 5 * HOUR, timeslot_end=NINE + 6 * HOUR))
+    later = await world.ada.act(Ref(LabletSession, alone.metadata.name), Move(start=NINE + 6 * HOUR))
+    assert later.status.ends_at == NINE + 7 * HOUR

@@ -79,6 +79,23 @@ async def test_a_launched_machine_is_what_was_asked_for(cloud: CloudWorld) -> No
     assert found.tags == {"Name": asked_for.worker_name, OWNER_TAG: cloud.owner, WORKER_TAG: uid, "team": "ccna"}
 
 
+async def test_a_spot_machine_is_launched_as_one_and_nobody_takes_it_away_without_notice(cloud: CloudWorld) -> None:
+    made = await cloud.compute.ensure(launch(unique("uid"), market="spot"))
+    bought = await cloud.compute.ensure(launch(unique("uid")))
+    cloud.settle()
+    found = [await cloud.compute.find(HERE, one.instance_id) for one in (made, bought)]
+    assert [one.spot for one in found if one] == [True, False]
+    assert not {made.instance_id, bought.instance_id} & (await cloud.compute.list_reclaimed(HERE)).keys()
+
+
+async def test_types_are_described_as_far_as_the_region_offers_them(cloud: CloudWorld) -> None:
+    found = await cloud.compute.machine_types(HERE, ["m5zn.metal", "m5.metal", "m5zn.moon"])
+    assert found.keys() == {"m5zn.metal", "m5.metal"}
+    metal = found["m5zn.metal"]
+    assert (metal.vcpus, metal.memory_mb, metal.metal, metal.nested) == (48, 196_608, True, False)
+    assert await cloud.compute.vcpu_quota(HERE, "m5zn.metal", spot=True) is None, "nobody says"
+
+
 async def test_4_a_repeated_launch_gives_the_same_instance_also_to_another_process(cloud: CloudWorld) -> None:
     asked_for = launch(unique("uid"))
     first = await cloud.compute.ensure(asked_for)

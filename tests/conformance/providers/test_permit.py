@@ -65,6 +65,9 @@ CLOUD_LOOKS: Mapping[str, Callable[[Compute, str], Awaitable[object]]] = {
     "newest_image": lambda cloud, _: cloud.newest_image(HERE, "CML-2.*"),
     "console": lambda cloud, one: cloud.console(HERE, one),
     "checks": lambda cloud, one: cloud.checks(HERE, [one]),
+    "list_reclaimed": lambda cloud, _: cloud.list_reclaimed(HERE),
+    "machine_types": lambda cloud, _: cloud.machine_types(HERE, ["m5zn.metal"]),
+    "vcpu_quota": lambda cloud, _: cloud.vcpu_quota(HERE, "m5zn.metal", spot=False),
 }
 CLOUD_EFFECTS: Mapping[str, tuple[bool, Callable[[Compute, str], Awaitable[object]]]] = {
     "ensure": (True, lambda cloud, _: cloud.ensure(launch(unique("uid")))),

@@ -105,6 +105,19 @@ async def test_taking_and_releasing_is_seen_by_watchers(store: Store) -> None:
     assert (gone.revision, gone.changes[0].entry) == (lease.term + 1, None)
 
 
+async def test_several_are_renewed_at_once_and_one_that_is_over_harms_no_other(store: Store) -> None:
+    over, held = await taken(store, "a", "one"), await taken(store, "a", "two", ttl_seconds=TTL)
+    await store.renew(over, held)
+    await store.release(over)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + TTL * 1.5
+    while loop.time() < until:
+        with pytest.raises(Deposed, match="one"):
+            await store.renew(over, held)
+        await asyncio.sleep(0.3)
+    assert await store.lease("two") == held
+
+
 async def test_renewing_spends_no_revision(store: Store) -> None:
     lease = await taken(store, "a")
     await store.renew(lease)

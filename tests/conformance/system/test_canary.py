@@ -66,6 +66,10 @@ def secret_settings(canary: Canary) -> dict[str, str]:
         said
         | {
             "ETCD_USER": "lcm",
+            "SMTP_HOST": LOOPBACK,
+            "SMTP_PORT": str(free_port()),
+            "SMTP_USER": "lcm",
+            "MAIL_FROM": "labs@example.org",
             "OIDC_CLIENT_ID": "lcm",
             "OIDC_ISSUER": f"http://{LOOPBACK}:9",
             "OIDC_AUDIENCE": "lcm",

@@ -3,7 +3,8 @@
 import pytest
 
 from harness import given
-from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Role, Verb, can_see, owner_of
+from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Role, Verb
+from lcm.model.access.learner import can_see, owner_of
 from lcm.model.base.event import Event as StoredEvent
 from lcm.model.base.event import ObjectEvent, decode_event, encode_data, encode_event
 from lcm.model.kinds.registry import KINDS

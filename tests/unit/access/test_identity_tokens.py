@@ -13,7 +13,7 @@ from harness.api_world import ApiServer, Desk, opened, served, shell
 from harness.plane_world import CAST, NOW, hand_clock
 from lcm.control.access.tokens import Tokens
 from lcm.control.upkeep.housekeeping import Housekeeping
-from lcm.model.access.identity import RANKS, Caller, Role
+from lcm.model.access.identity import PERMISSIONS, Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, Invalid, Refused
 from lcm.settings.load import load_settings
@@ -73,11 +73,33 @@ async def test_people_list_and_revoke_their_own_and_administrators_all() -> None
         assert (await whoami(desk, other["token"])).status_code == 401
 
 
+BELOW = {
+    Role.ADMIN: set(Role) - {Role.GUEST},
+    Role.OPERATOR: {Role.OPERATOR, Role.AUTHOR, Role.INSTRUCTOR, Role.USER, Role.VIEWER},
+    Role.AUTHOR: {Role.AUTHOR, Role.USER},
+    Role.INSTRUCTOR: {Role.INSTRUCTOR, Role.USER},
+    Role.USER: {Role.USER},
+    Role.VIEWER: {Role.VIEWER},
+}
+
+
+def test_no_role_makes_tokens_that_may_do_more() -> None:
+    for role, below in BELOW.items():
+        for one in below - {Role.SERVICE}:
+            gained = [
+                (kind, verb)
+                for kind, verbs in PERMISSIONS.items()
+                for verb, roles in verbs.items()
+                if one in roles and role not in roles
+            ]
+            assert not gained, (role, one)
+
+
 async def test_nobody_but_an_administrator_makes_tokens_for_others_or_above_themselves() -> None:
     async with opened() as desk:
         for who, role in PEOPLE.items():
             for wanted in Role:
-                allowed = who == "root" or (wanted in RANKS and RANKS.index(wanted) >= RANKS.index(role))
+                allowed = wanted in BELOW[role]
                 answer = await desk.ask(who, "POST", TOKENS, json={"role": wanted})
                 assert answer.status_code == (201 if allowed else 403), (who, wanted)
             other = await desk.ask(who, "POST", TOKENS, json={"name": "eve"})

@@ -19,7 +19,7 @@ from lcm.control.access.oidc import (
     VerifiedCaller,
     Verifier,
 )
-from lcm.model.access.identity import Caller, Role
+from lcm.model.access.identity import Caller, Reach, Role
 from lcm.model.base.errors import Invalid
 
 DEEP = b'{"alg":' + b"[" * 3000
@@ -41,7 +41,7 @@ async def accepted(verifier: Verifier, token: str) -> Caller:
 async def test_a_good_token_says_who_holds_it_and_until_when() -> None:
     issuer = Issuer()
     answer = await issuer.verifier().verify(issuer.token())
-    ada = Caller(name="ada@example.org", role=Role.OPERATOR)
+    ada = Caller(name="ada@example.org", role=Role.OPERATOR, reach=Reach(email="ada@example.org"))
     until = issuer.clock.now() + timedelta(hours=1, minutes=1)
     assert answer == VerifiedCaller(ada, until, until)
 

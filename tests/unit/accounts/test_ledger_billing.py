@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 from harness import given
@@ -17,6 +18,8 @@ from harness.workers import LAUNCHED, P, fleet, intervals, move, pass_time, work
 from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Invalid
+from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.kinds.pool import PoolPacking, describe_packing
 from lcm.model.kinds.worker import LabWorker, RootVolume
 from lcm.model.money.billing import (
     Billing,
@@ -281,3 +284,22 @@ def test_days_add_up_to_the_whole_and_one_may_have_23_hours() -> None:
     found = sum_costs_by_day([cut], days, end)
     assert [one.usd for one in found] == [Decimal(6 * 23), Decimal(6 * 23), Decimal(6 * 14)]
     assert sum(one.usd for one in found) == sum_costs("all", [cut], end).usd
+
+
+async def test_what_packing_saved_is_priced_when_it_is_reported_and_never_twice() -> None:
+    stage = Stage()
+    await stage.put(given.template(name="metal"))
+    pool = await stage.put(given.pool(template="metal"))
+    figures = PoolPacking(at=NOW, until=NOW, claims=1, moved=1, machine_hours=5, least_machine_hours=4, saved_since=NOW)
+    plane, told = stage[service(POOL_CONTROLLER)], list[Decimal]()
+    assert METAL is not None
+    assert DISK is not None
+    for hours in (2.0, 2.0, 3.5):
+        packing = msgspec.structs.replace(figures, saved_machine_hours=hours, claims=len(told))
+        pool = await plane.step(pool, msgspec.structs.replace(pool.status, packing=packing))
+        assert pool.status.packing is not None
+        told.append(pool.status.packing.saved_usd)
+    assert pool.status.packing is not None
+    first, more = (round((METAL + DISK) * Decimal(hours), 2) for hours in ("2", "1.5"))
+    assert told == [first, first, first + more]
+    assert f"saved 3.5 machine-hours, {first + more} USD since 02 Nov 2026" in describe_packing(pool.status.packing)

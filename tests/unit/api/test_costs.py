@@ -35,15 +35,21 @@ async def costs(desk: Desk, query: str) -> Any:
 
 async def test_intervals_are_added_up_by_worker_and_track(desk: Desk) -> None:
     told = await costs(desk, DAY)
-    assert told["total"] == {"name": "all", "usd": "2.0000", "seconds": 10800, "unpriced_seconds": 3600}
+    assert told["total"] == {
+        "name": "all",
+        "usd": "2.000000",
+        "seconds": 10800,
+        "unpriced_seconds": 3600,
+        "saved_usd": "0.000000",
+    }
     assert [(one["name"], one["usd"]) for one in told["by_worker"]] == [
-        ("default/w1", "1.0000"),
-        ("default/w2", "1.0000"),
+        ("default/w1", "1.000000"),
+        ("default/w2", "1.000000"),
     ]
     assert [(one["name"], one["usd"]) for one in told["by_track"]] == [
-        ("", "0.0000"),
-        ("ccna", "1.0000"),
-        ("ccnp", "1.0000"),
+        ("", "0.000000"),
+        ("ccna", "1.000000"),
+        ("ccnp", "1.000000"),
     ]
     assert [one["usd_hourly"] for one in told["intervals"]] == ["1", "1", None]
 

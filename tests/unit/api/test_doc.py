@@ -91,20 +91,31 @@ def understood(name: str) -> set[int]:
     """Return which answers show that a request was understood; its object may be elsewhere in its life."""
     success = {200, 201, 202, 204}
     exists = name.startswith("POST /api/") and name.count("/") == 2
-    elsewhere = ("/observe-resources", "/undrain", "/drain", "/remove-lab", "/status", "/transition", "/console-output")
-    stale = name.endswith(elsewhere) or "/leases/" in name or "/consoles/" in name
+    elsewhere = ("/observe-resources", "/save", "/undrain", "/drain", "/remove-lab", "/status", "/transition")
+    stale = name.endswith((*elsewhere, "/console-output")) or "/leases/" in name or "/consoles/" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
     absent = any(part in name for part in ("/settings", "/telemetry", "/tokens/", "/licenses/", "/deleted-sessions/"))
     # The desk of these tests promises nothing.
     promised = (
         "/preview",
+        "/budgets",
         "/slots",
         "/explanation",
+        "/headroom",
+        "/quotas",
+        "/worker-pools/{id}/pause",
+        "/worker-pools/{id}/scale",
         "/calendar",
         "/schedule",
         "/allocate-ports",
         "/reseat",
         "/sessions",
+        "/move",
+        "/reservations/{id}/extend",
+        "/skip",
+        "/resize",
+        "/learners",
+        "/swap",
     )
     # Nor does it keep files.
     unpromised = name.endswith(promised) or "/artifacts/" in name or name.endswith(("/topologies", "/topology"))

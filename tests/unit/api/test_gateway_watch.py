@@ -43,7 +43,12 @@ class Sessions:
 
         caller = Caller(name=who, role=role)
         console = OpenConsole(
-            name, "ada", caller, "R1_serial", looking=False, is_token_valid=lambda: True, find_session=find
+            given.session(name=name, uid=name, owner="ada"),
+            caller,
+            "R1_serial",
+            looking=False,
+            is_token_valid=lambda: True,
+            find_session=find,
         )
         self.consoles.enter(console)
         return console

@@ -105,6 +105,19 @@ def test_a_user_changes_only_so_much_an_hour_and_reads_on() -> None:
     run(main, start=NOW)
 
 
+def test_a_batch_is_as_many_changes_as_it_has_items() -> None:
+    async def main() -> None:
+        async with opened(limits=ApiLimits(writes_per_hour=60, write_burst=3)) as desk:
+            items = [{"op": "delete", "kind": "LabletSession", "name": f"s{number}"} for number in range(10)]
+            assert (await desk.ask("ada", "POST", "/api/batch", json={"items": items})).status_code == 200
+            told = await desk.ask("ada", "POST", "/api/batch", json={"items": []})
+            assert (told.status_code, told.headers["retry-after"]) == (429, "480")
+            assert (await desk.ask("otto", "POST", "/api/batch", json={"items": items})).status_code == 200
+            assert (await desk.ask("otto", "POST", "/api/batch", json={"items": []})).status_code == 200
+
+    run(main, start=NOW)
+
+
 async def test_a_burst_of_one_caller_waits_for_its_turn_and_delays_no_other() -> None:
     """Forty long requests of one user ran side by side, so that everybody waited for all of them."""
     going, free = list[str](), asyncio.Event()

@@ -27,7 +27,7 @@ from lcm.control.access.tokens import digest_of
 from lcm.control.accounts.licences import seat_key
 from lcm.control.objects.records import DELETED_SESSIONS, encode_checked
 from lcm.control.plane.wire import ACTOR_HEADER
-from lcm.model.access.identity import MAX_TOKEN_LENGTH
+from lcm.model.access.identity import MAX_TOKEN_LENGTH, Reach, Role
 from lcm.model.base.machine import ACTORS
 from lcm.model.kinds.registry import Kind
 from lcm.model.kinds.session import DeletedSession
@@ -35,20 +35,22 @@ from lcm.model.money.licences import SeatState
 from lcm.store.base import Put
 
 MAY = """
-LabWorker         read   admin operator author service
+LabWorker         read   admin operator author instructor viewer service
 LabWorker         write  admin operator service
 LabWorker         act    admin operator
-LabWorkerPool     read   admin operator author service
+LabWorkerPool     read   admin operator author instructor viewer service
 LabWorkerPool     write  admin operator service
-WorkerTemplate    read   admin operator author service
+LabWorkerPool     act    admin operator
+WorkerTemplate    read   admin operator author instructor viewer service
 WorkerTemplate    write  admin operator service
-LabletDefinition  read   admin operator author user service
+LabletDefinition  read   admin operator author instructor user viewer service
 LabletDefinition  write  admin operator author service
-LabletSession     read   admin operator author user service
-LabletSession     write  admin operator author user service
-LabletSession     act    admin operator author user service
-Reservation       read   admin operator author user service
-Reservation       write  admin operator author user service
+LabletSession     read   admin operator author instructor user service guest
+LabletSession     write  admin operator author instructor user service
+LabletSession     act    admin operator author instructor user service guest
+Reservation       read   admin operator author instructor user service
+Reservation       write  admin operator author instructor user service
+Reservation       act    admin operator author instructor user service
 SystemSettings    read   admin operator service
 SystemSettings    write  admin operator
 Sink              read   admin operator service
@@ -58,10 +60,12 @@ internal          any    service
 /api/alerts       any    admin operator service
 /api/licenses     any    admin operator service
 /api/licenses/{id} any   admin operator
-/api/costs        any    admin operator service
-/api/placement/preview any admin operator author user service
-/api/placement/slots any admin operator author user service
-/api/calendar     any    admin operator author user service
+/api/costs        any    admin operator viewer service
+/api/budgets      any    admin operator viewer service
+/api/costs/ledger any    admin operator author instructor user service
+/api/placement/preview any admin operator author instructor user service
+/api/placement/slots any admin operator author instructor user service
+/api/calendar     any    admin operator author instructor user viewer service
 /api/topologies   any    admin operator author service
 /api/lablet-definitions/{id}/topology any admin operator author service
 /api/node-definitions   any    admin operator author service
@@ -70,18 +74,21 @@ internal          any    service
 /api/plan/{id}/report any admin operator
 /api/secrets/seal   any  admin operator
 /api/secrets/rotate any  admin
-/api/whoami       any    admin operator author user service
-/api/watch        any    admin operator author user service
-/api/apply        any    admin operator author user service
-/api/tokens       any    admin operator author user
-/api/tokens/{id}  any    admin operator author user
-/api/sign-in      any    admin operator author user
-/api/sign-out     any    admin operator author user service
+/api/whoami       any    admin operator author instructor user viewer service guest
+/api/watch        any    admin operator author instructor user viewer service guest
+/api/apply        any    admin operator author instructor user service
+/api/batch        any    admin operator author instructor user service
+/api/quotas       any    admin operator author instructor user service
+/api/tokens       any    admin operator author instructor user viewer
+/api/tokens/{id}  any    admin operator author instructor user viewer
+/api/sign-in      any    admin operator author instructor user viewer
+/api/lablet-sessions/{id}/invitation any admin operator author instructor user
+/api/sign-out     any    admin operator author instructor user viewer service guest
 /api/audit        any    admin
 /api/configuration any   admin operator
 /api/workers/{id}/console-output any admin operator
-/api/events       any    admin operator author user service
-/api/events/stream any   admin operator author user service
+/api/events       any    admin operator author instructor user viewer service guest
+/api/events/stream any   admin operator author instructor user viewer service guest
 /api/sinks        read   admin operator
 /api/sinks        write  admin
 /api/sinks/{id}   read   admin operator
@@ -89,7 +96,7 @@ internal          any    service
 /api/sinks/{id}/dead-letters        any  admin operator
 /api/sinks/{id}/dead-letters/replay any  admin operator
 /api/sinks/{id}/test                any  admin operator
-/api/lablet-sessions/{id}/consoles/{port} any admin operator author user
+/api/lablet-sessions/{id}/consoles/{port} any admin operator author instructor user guest
 """
 PUBLIC = {
     "/healthz",
@@ -100,6 +107,7 @@ PUBLIC = {
     "/api/sign-in/oidc",
     "/api/sign-in/oidc/callback",
 }
+LEARNERS = {"lea": Role.USER, "gus": Role.GUEST}
 SEE_ALL = {"root", "otto", "service"}
 TOKEN = "/api/tokens/{id}"
 EVERYBODY = ["", *ROLES]
@@ -156,8 +164,8 @@ class Attempt:
             return 403 if self.route.operation == "signIn" else None  # it is for our own page
         if not self.who:
             return 401
-        if ROLES[self.who] not in policy.roles:
-            return 403
+        if ROLES[self.who] not in policy.roles or (self.who == "vera" and self.route.path == "/api/watch"):
+            return 403  # the example of a watch is about sessions
         return 404 if self.hidden else None
 
     @property
@@ -335,7 +343,7 @@ async def test_what_is_anothers_is_answered_byte_for_byte_like_what_is_missing(w
 async def test_a_list_shows_people_their_own_bookings_and_staff_all(desk: Desk, kind: str) -> None:
     await stock(desk, owner="bob")
     await desk.done("ada", "POST", path(kind), json=document_of(kind, name="of-ada"))
-    for who in ROLES:
+    for who in ROLES.keys() - {"vera"}:
         listed = await desk.done(who, "GET", path(kind))
         names = {one["metadata"]["name"] for one in listed["items"]}
         assert names == ({"of-ada", name_of(kind)} if who in SEE_ALL else {"of-ada"} if who == "ada" else set())
@@ -372,6 +380,56 @@ async def test_only_staff_and_services_book_for_somebody_else(desk: Desk, kind: 
         wanted = document_of(kind, name=f"by-{who}", owner="bob")
         answer = await desk.ask(who, "POST", path(kind), json=wanted)
         assert answer.status_code == (201 if who in SEE_ALL else 403)
+
+
+async def seat_learners(desk: Desk, address: str) -> None:
+    """Make the example session one for an address; lea proves hers, and gus was invited to a seat that she has."""
+    where = path("LabletSession", name_of("LabletSession"))
+    patch = {"spec": {"student_email": address}}
+    uid = (await desk.done("root", "PATCH", where, json=patch))["metadata"]["uid"]
+    for who, role, reach in (
+        ("lea", Role.USER, Reach(email="lea@example.org")),
+        ("gus", Role.GUEST, Reach(email="lea@example.org", seat=uid)),
+    ):
+        desk.secrets[who] = (await desk.tokens.make(who, role, reach=reach))[0].reveal()
+
+
+def learner_status(route: Route, role: Role, *, mine: bool) -> int | None:
+    """Return the status that turns a learner's attempt down; None when it is let in."""
+    if role not in route.policy.roles:
+        return 403
+    if not mine or route.kind is None or route.kind.name != "LabletSession":
+        return 404
+    is_use = route.method == GET or route.path.endswith(("/observe-resources", "/save"))
+    return None if is_use else 403
+
+
+@pytest.mark.parametrize("mine", [True, False], ids=["own", "another's"])
+@pytest.mark.parametrize("who", LEARNERS)
+async def test_a_learner_uses_the_own_seat_and_no_other_and_manages_none(who: str, mine: bool) -> None:  # noqa: FBT001
+    for route in [one for one in ROUTES if belongs(one) and one.path != TOKEN]:
+        async with opened() as desk:
+            await stock(desk, owner="somebody")
+            await seat_learners(desk, "Lea@Example.org" if mine else "leo@example.org")
+            answer = await send(desk, route, who)
+        wanted = learner_status(route, LEARNERS[who], mine=mine)
+        if wanted is None:
+            done = answer.is_success or answer.status_code == route.status
+            assert done or answer.json()["reason"] in TAKEN, (called(route), answer.text)
+        else:
+            assert answer.status_code == wanted, (called(route), answer.text)
+
+
+async def test_a_guest_is_let_in_where_the_policy_names_guests_and_sees_one_session() -> None:
+    for route in [one for one in ROUTES if not belongs(one) and not one.policy.public]:
+        async with opened() as desk:
+            await stock(desk, owner="gus")
+            await seat_learners(desk, "leo@example.org")
+            answer = await send(desk, route, "gus")
+            listed = await desk.done("gus", "GET", path("LabletSession"))
+        refused = Role.GUEST not in route.policy.roles
+        assert (answer.status_code == 403) == refused or answer.status_code == 409, (called(route), answer.text)
+        assert not listed["items"], "a guest owns nothing"
 
 
 async def test_a_route_that_declares_nothing_serves_nobody() -> None:

@@ -18,6 +18,7 @@ from lcm.providers.protocols.compute import (
     InstanceState,
     Launch,
     MachineMetrics,
+    MachineType,
     StatusCheckResult,
     StatusChecks,
     Unauthorized,
@@ -117,6 +118,65 @@ async def test_4_a_launch_asks_for_everything_in_one_call_with_its_token(aws: Aw
         **tags(1),
         **tags(2),
     }
+
+
+async def test_4_a_spot_machine_is_asked_for_once_with_its_token_and_never_stopped(aws: AwsAnswers, ec2: Ec2) -> None:
+    aws.say("DescribeInstances", NOBODY)
+    await ec2.ensure(msgspec.structs.replace(WHOLE, aws=msgspec.structs.replace(WHOLE.aws, market="spot")))
+    (asked,) = aws.asked("RunInstances")
+    assert asked["ClientToken"] == "uid-1-1"
+    assert {name: value for name, value in asked.items() if name.startswith("InstanceMarketOptions")} == {
+        "InstanceMarketOptions.MarketType": "spot",
+        "InstanceMarketOptions.SpotOptions.SpotInstanceType": "one-time",
+        "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
+    }
+
+
+async def test_all_notices_of_a_region_are_one_question(aws: AwsAnswers, ec2: Ec2) -> None:
+    marked = (
+        f"<item><spotInstanceRequestId>sir-1</spotInstanceRequestId><instanceId>{ID}</instanceId><status>"
+        "<code>marked-for-termination</code><updateTime>2026-03-01T12:00:00.000Z</updateTime></status></item>"
+    )
+    told = ec2_answers.xml("DescribeSpotInstanceRequests", f"<spotInstanceRequestSet>{marked}</spotInstanceRequestSet>")
+    aws.say("DescribeSpotInstanceRequests", told)
+    assert await ec2.list_reclaimed(HERE) == {ID: NOW + timedelta(minutes=2)}
+    (asked,) = aws.asked("DescribeSpotInstanceRequests")
+    assert listed(asked, "Filter.1") == ["status-code", "marked-for-termination", "marked-for-stop"]
+
+
+async def test_types_are_asked_for_by_a_filter_and_say_whether_they_nest(aws: AwsAnswers, ec2: Ec2) -> None:
+    nests = (
+        "<item><instanceType>m8i.4xlarge</instanceType><bareMetal>false</bareMetal>"
+        "<processorInfo><supportedFeatures><item>nested-virtualization</item></supportedFeatures></processorInfo>"
+        "<vCpuInfo><defaultVCpus>16</defaultVCpus></vCpuInfo><memoryInfo><sizeInMiB>65536</sizeInMiB></memoryInfo></item>"
+    )
+    aws.say(
+        "DescribeInstanceTypes", ec2_answers.xml("DescribeInstanceTypes", f"<instanceTypeSet>{nests}</instanceTypeSet>")
+    )
+    found = await ec2.machine_types(HERE, ["m8i.4xlarge", "m5zn.metal"])
+    assert found == {
+        "m8i.4xlarge": MachineType(instance_type="m8i.4xlarge", vcpus=16, memory_mb=65_536, metal=False, nested=True)
+    }
+    (asked,) = aws.asked("DescribeInstanceTypes")
+    assert listed(asked, "Filter.1") == ["instance-type", "m5zn.metal", "m8i.4xlarge"]
+
+
+@pytest.mark.parametrize(
+    ("said", "quota"),
+    [
+        (ec2_answers.plain({"Quota": {"Value": 384.0}}), 384),
+        (ec2_answers.Refusal("AccessDeniedException"), None),
+        (ec2_answers.Refusal("NoSuchResourceException"), None),
+    ],
+)
+async def test_a_quota_that_we_may_not_ask_for_is_unknown(
+    aws: AwsAnswers, ec2: Ec2, said: ec2_answers.Script, quota: int | None
+) -> None:
+    aws.say("GetServiceQuota", said)
+    assert await ec2.vcpu_quota(HERE, "m8i.4xlarge", spot=False) == quota
+    (asked,) = aws.asked("GetServiceQuota")
+    assert (asked["ServiceCode"], asked["QuotaCode"]) == ("ec2", "L-1216C47A")
+    assert await ec2.vcpu_quota(HERE, "p5.48xlarge", spot=False) is None
 
 
 async def test_an_image_named_by_its_id_may_be_anybodys_and_deprecated(aws: AwsAnswers, ec2: Ec2) -> None:

@@ -10,7 +10,8 @@ import pytest
 from harness import given
 from harness.booking_world import NINE, Office, from_monday, slot
 from harness.plane_world import ADA, ANNA, BOB
-from lcm.control.booking.quota import OwnerLimits, OwnerUse, compute_use, find_busiest, refuse_excess
+from lcm.control.booking.quota import BookingWish, Bound, OwnerLimits, Wish, refuse_excess
+from lcm.control.booking.usage import UsedPiece, find_busiest
 from lcm.control.plane.local import LocalPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.access.identity import Caller
@@ -21,6 +22,7 @@ from lcm.model.kinds.placement import PreviewRequest
 from lcm.model.kinds.reservation import Recurrence, Reservation
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.model.kinds.settings import QuotaSettings, SystemSettings, SystemSettingsSpec
+from lcm.placement.timeline import micros
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -52,9 +54,17 @@ async def refused(plane: LocalPlane, booking: LabletSession | Reservation) -> No
     return raised.value
 
 
-def use(pending: int = 0, *slots: tuple[datetime, datetime]) -> OwnerUse:
-    starts = [start for start, _ in slots]
-    return OwnerUse(max([NOW, *starts]), slots, pending, sum(start > NOW for start in starts))
+def use(pending: int = 0, *slots: tuple[datetime, datetime]) -> Wish:
+    """Return what sessions take that wait for an hour, and those with slots."""
+    waiting = [UsedPiece(0, micros(NOW + HOUR) - micros(NOW), 0, 0, floats=True, is_pending=True)] * pending
+    pieces = [UsedPiece(micros(start), micros(end), 1, 0) for start, end in slots]
+    latest = max([NOW, *(start for start, _ in slots)])
+    return Wish.of([BookingWish("ada", ("default", "ccna"), [*waiting, *pieces], latest)])
+
+
+def refuse(have: Wish, more: Wish) -> None:
+    for limit, most in FEW.with_settings(QuotaSettings()).items():
+        refuse_excess(Bound(limit, most, "ada", "default", "", "ada", [have.book]), more, NOW)
 
 
 def hours(first: int, last: int) -> tuple[datetime, datetime]:
@@ -74,31 +84,35 @@ def hours(first: int, last: int) -> tuple[datetime, datetime]:
         (use(0, *9 * [hours(9, 11)]), use(0, hours(15, 16)), "ahead_limit", "ada has 9 of at most 5"),
         (use(0, *9 * [hours(0, 2)]), use(0, hours(15, 16)), "", ""),
         (use(), use(0, (NOW + 31 * DAY, NOW + 31 * DAY + HOUR)), "horizon_limit", "30 days ahead, until 2026-12-02"),
-        (use(), use(0, (NOW + 30 * DAY, NOW + 40 * DAY)), "", ""),
+        (use(), use(0, (NOW + 30 * DAY, NOW + 31 * DAY)), "", ""),
     ],
 )
-def test_what_an_owner_may_still_book(have: OwnerUse, more: OwnerUse, why: str, says: str) -> None:
+def test_what_an_owner_may_still_book(have: Wish, more: Wish, why: str, says: str) -> None:
     if not why:
-        refuse_excess("ada", FEW, have, more, NOW)
+        refuse(have, more)
         return
     with pytest.raises(NoRoom) as raised:
-        refuse_excess("ada", FEW, have, more, NOW)
+        refuse(have, more)
     assert raised.value.why == why
     assert says in str(raised.value)
-    assert "an operator may book more for you, or raise" in str(raised.value)
+    assert "an operator may grant more: lcm quota set ada --" in str(raised.value)
 
 
 def test_the_busiest_moment_counts_only_while_what_is_added_lasts() -> None:
-    crowd, new = 5 * [hours(1, 3)], [hours(2, 4), hours(6, 8)]
-    assert find_busiest(new, crowd) == (6, NOW + 2 * HOUR)
-    assert find_busiest(new[1:], crowd) == (1, NOW + 6 * HOUR)
-    assert find_busiest([], crowd) == (0, None)
+    crowd = use(0, *5 * [hours(1, 3)]).book
+    new, now = [tuple(map(micros, hours(2, 4))), tuple(map(micros, hours(6, 8)))], micros(NOW)
+    added = use(0, hours(2, 4), hours(6, 8)).book
+    assert find_busiest([crowd, added], new, 0, now) == (6, micros(NOW + 2 * HOUR))  # type: ignore[arg-type]
+    assert find_busiest([crowd, added], new[1:], 0, now) == (1, micros(NOW + 6 * HOUR))  # type: ignore[arg-type]
+    assert find_busiest([crowd], [], 0, now) == (0, now)
 
 
-def test_what_has_ended_takes_nothing_and_what_waits_counts_as_if_it_began_now() -> None:
-    over = slot("over", NOW - 3 * HOUR)
-    found = compute_use([over, asap("waits")], NOW)
-    assert (found.pending, found.spans) == (1, [(NOW, NOW + HOUR)])
+def test_what_waits_counts_as_if_it_began_now() -> None:
+    book, now = use(1).book, micros(NOW)
+    assert (book.pending, book.level_at(now, now), book.count_ahead(now)) == (1, (1, 0), 0)
+    later = micros(NOW + 5 * HOUR)
+    assert book.level_at(later, later) == (1, 0)
+    assert book.level_at(later, now) == (0, 0)
 
 
 @from_monday
@@ -118,6 +132,8 @@ async def test_one_user_does_not_take_a_pool_for_four_hundred_days() -> None:
 @from_monday
 async def test_of_two_replicas_only_one_lets_the_last_one_in() -> None:
     async with Office(planes=3, limits=FEW).open(max_workers=3) as office:
+        for plane in range(3):
+            await person(office, BOB, plane).preview(PreviewRequest(definition="basics", duration_minutes=60))
         await person(office).create(asap("first"))
         wishes = [person(office, plane=n % 3).create(asap(f"s{n}")) for n in range(9)]
         answers = await asyncio.gather(*wishes, return_exceptions=True)

@@ -12,6 +12,7 @@ from harness import given
 from harness.booking_world import CCNA, DOZEN, NINE, Office, from_monday, slot
 from harness.plane_world import ADA, OTTO
 from harness.workers import beside
+from lcm.control.accounts.spending import KEPT_FOR
 from lcm.control.booking.calendar import CATCH_UP_TIMEOUT
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.local import ControlPlane
@@ -290,6 +291,8 @@ async def test_an_extension_follows_a_session_that_is_moved_meanwhile() -> None:
             await office.by(POOL_CONTROLLER).reseat(CCNA, [SeatChange(booking="s", after=2)])
             await asyncio.sleep(0.1)
 
+        await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=5), dry_run=True)
+        await asyncio.sleep(60 + KEPT_FOR.total_seconds())  # what was read for that is read again
         office.store.before_costs = move
         longer = await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))
         assert (longer.status.seat, longer.status.ends_at) == (Seat(pool="ccna", number=2), given.moment("11:30"))
@@ -306,6 +309,8 @@ async def test_what_is_extended_while_its_move_is_checked_keeps_its_time() -> No
             await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=60))
             await asyncio.sleep(0.1)
 
+        await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=5), dry_run=True)
+        await asyncio.sleep(60 + KEPT_FOR.total_seconds())  # what was read for that is read again
         office.store.before_costs = extend
         with pytest.raises(Conflict, match="changed meanwhile"):
             await office.by(POOL_CONTROLLER).reseat(CCNA, [SeatChange(booking="s", after=2)])

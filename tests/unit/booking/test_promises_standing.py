@@ -10,7 +10,7 @@ from harness.plane_world import NOW
 from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import NoRoom
-from lcm.model.base.resource import Metadata
+from lcm.model.base.resource import Metadata, Owner
 from lcm.model.kinds.pool import Budget, LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
@@ -61,10 +61,21 @@ def test_licences_of_workers_that_no_policy_releases_are_not_promised_to_another
     attended(work, fleet=three())
 
 
-def test_a_minimum_that_a_pool_without_a_policy_does_not_keep_takes_no_licences() -> None:
+@pytest.mark.parametrize("policy", ScalingPolicy)
+def test_the_minimum_of_every_policy_takes_its_licences(policy: ScalingPolicy) -> None:
     async def work(counter: Counter) -> None:
-        idle = pool(policy=ScalingPolicy.NONE, min_workers=3, max_workers=3)
-        await counter.put(template(), idle, another(), counter_lab())
+        await counter.put(template(), pool(policy=policy, min_workers=3, max_workers=3), another(), counter_lab())
+        assert await refusal(counter) == "licences"
+
+    attended(work, fleet=three())
+
+
+def test_what_load_keeps_open_takes_no_licence_from_a_booking() -> None:
+    async def work(counter: Counter) -> None:
+        owner = Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")
+        workers = [given.changed(licensed(number), {"metadata": {"owner": owner}}) for number in (1, 2, 3)]
+        own = pool(*workers, policy=ScalingPolicy.CAPACITY_BASED, max_workers=3, open_seats=(1, 2, 3))
+        await counter.put(template(), *workers, own, another(), counter_lab())
         assert (await books(counter)).status.seat is not None
 
     attended(work, fleet=three())

@@ -8,14 +8,15 @@ import pytest
 
 from harness import given
 from harness.plane_world import NOW, Stage, service
-from lcm.control.accounts.costs import CLOSED_PREFIX, cost_of, open_key
+from lcm.control.accounts.costs import CLOSED_PREFIX, open_key
+from lcm.control.accounts.stays import capacity_of, cost_of_stay, make_stay
 from lcm.control.objects.records import encode_checked
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.money.billing import Billing, BillingInterval
+from lcm.model.money.billing import Billing, BillingInterval, to_usd
 from lcm.store.base import Put
 
 MACHINE = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=250_000, nodes=200, ports=6000, labs=20)
@@ -53,6 +54,12 @@ def billed(hours: float = 3, until: float | None = None, usd: int | None = 4) ->
     )
 
 
+def cost_of(session: LabletSession, on: LabWorker | None, bill: list[BillingInterval]) -> Decimal | None:
+    """Return what a session that was alone on its worker pays."""
+    found = cost_of_stay(make_stay(session, capacity_of(on, bill), NOW), bill, (), NOW)
+    return None if found is None else to_usd(sum(found.values()))
+
+
 @pytest.mark.parametrize(
     ("need", "cost"),
     [
@@ -66,22 +73,22 @@ def test_it_is_the_greatest_share_of_the_hours_on_the_worker(need: Amount, cost:
     session = on_it(
         (P.PENDING, 90), (P.SCHEDULED, 80), (P.INSTANTIATING, 30), (P.RUNNING, 25), (P.STOPPING, 1), need=need
     )
-    assert cost_of(session, worker(), [billed()], NOW) == Decimal(cost)
+    assert cost_of(session, worker(), [billed()]) == Decimal(cost)
 
 
 def test_only_the_last_worker_counts_from_when_it_came_onto_it() -> None:
     again = on_it((P.INSTANTIATING, 90), (P.STOPPING, 70), (P.PENDING, 65), (P.SCHEDULED, 60), (P.INSTANTIATING, 30))
-    assert cost_of(again, worker(), [billed()], NOW) == Decimal("0.5000")
+    assert cost_of(again, worker(), [billed()]) == Decimal("0.5000")
 
 
 def test_a_machine_that_is_gone_is_paid_for_until_it_went() -> None:
     session = on_it((P.INSTANTIATING, 180), (P.STOPPING, 50))
-    assert cost_of(session, worker(), [billed(5, until=1)], NOW) == Decimal("2.0000")
-    assert cost_of(session, None, [billed(5, until=1)], NOW) == Decimal("2.0000"), "by what its type has"
+    assert cost_of(session, worker(), [billed(5, until=1)]) == Decimal("2.0000")
+    assert cost_of(session, None, [billed(5, until=1)]) == Decimal("2.0000"), "by what its type has"
     disk = billed(1, usd=1)
-    assert cost_of(session, worker(), [billed(5, until=1), disk], NOW) == Decimal("2.2500")
-    assert cost_of(session, worker(), [], NOW) is None
-    assert cost_of(session, worker(), [billed(usd=None)], NOW) is None
+    assert cost_of(session, worker(), [billed(5, until=1), disk]) == Decimal("2.2500")
+    assert cost_of(session, worker(), []) is None
+    assert cost_of(session, worker(), [billed(usd=None)]) is None
 
 
 async def test_it_is_written_with_the_step_in_which_a_session_leaves_its_worker_and_adds_up_over_retries() -> None:

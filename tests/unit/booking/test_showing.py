@@ -12,7 +12,7 @@ from lcm.control.plane.protocol import Extend, Ref
 from lcm.model.access.identity import Caller
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
-from lcm.model.kinds.pool import PoolPacking
+from lcm.model.kinds.pool import AllowedHours, PoolPacking
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SchedulerSettings
 from lcm.placement.seats import Seats
@@ -85,6 +85,16 @@ def test_others_bookings_are_shown_without_their_names() -> None:
         assert first.booked[1] == hidden
         bobs = (await shown(counter, BOB)).rows
         assert [one.name for row in bobs for one in row.booked] == ["on-w1", "", "", "on-stray"]
+
+    attended(look)
+
+
+def test_a_worker_that_always_runs_does_so_in_the_hours_of_its_pool() -> None:
+    async def look(counter: Counter) -> None:
+        hours = AllowedHours(start_hour=9, end_hour=18)
+        await counter.put(counter_lab(), given.template(), pool(min_workers=1, max_workers=1, allowed_hours=hours))
+        (row,) = (await shown(counter, OTTO)).rows
+        assert [(f"{one.start:%d %H}", f"{one.end:%d %H}") for one in row.runs] == [("02 09", "02 18")]
 
     attended(look)
 

@@ -59,7 +59,7 @@ async def check_offers(plane: LocalPlane, asked: SlotRequest) -> SlotOffers:
     return found
 
 
-def turns_of(office: Office) -> tasks.KeyedLocks:
+def turns_of(office: Office) -> tasks.CallerTurns:
     promises = office.cores[0].promises
     assert promises is not None
     return promises.survey_turns
@@ -188,20 +188,20 @@ async def test_many_looks_of_one_caller_delay_no_other_and_are_bounded(monkeypat
         await asyncio.sleep(0)
         with pytest.raises(Throttled, match="of your questions"):
             await ada.slots(wish())
-        monkeypatch.setattr(looking, "_MOST_CALLERS", 1)
+        monkeypatch.setattr(turns_of(office), "most_callers", 1)
         with pytest.raises(Throttled, match="too many people"):
             await office.otto.slots(wish())
-        monkeypatch.setattr(looking, "_MOST_CALLERS", 2)
+        monkeypatch.setattr(turns_of(office), "most_callers", 2)
         await asyncio.gather(*hers, look("otto", office.otto))
         assert answered == ["ada", "otto", "ada", "ada", "ada"]
-        assert len(turns_of(office)) == 0
+        assert len(turns_of(office).locks) == 0
 
 
 @from_monday
 async def test_a_look_that_waited_knows_what_was_booked_meanwhile() -> None:
     async with Office(limits=FEW).open(max_workers=3) as office:
         ada = office.cores[0].plane_for(ADA)
-        async with turns_of(office).hold(""):
+        async with turns_of(office).locks.hold(""):
             asking = asyncio.create_task(ada.slots(wish(step_minutes=60)))
             await asyncio.sleep(1)
             for number in range(2):

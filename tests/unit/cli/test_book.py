@@ -129,7 +129,7 @@ def test_several_are_promised_together_or_not_at_all(api: ApiServer, desk: Shell
     assert "`lcm describe reservation class` shows more" in text
     assert len(reservation(api, "class").status.held) == 3
     assert desk.lcm("book", "basics", "--at", "tomorrow 9:00", "--for", "1h", "--count", "2").exit_code == 5
-    assert "Held: 1: " in " ".join(desk.out("describe", "reservation", "class").split())
+    assert "Seats: 1: " in " ".join(desk.out("describe", "reservation", "class").split())
 
 
 def test_a_series_keeps_to_the_clocks_of_its_zone(api: ApiServer, desk: Shell) -> None:

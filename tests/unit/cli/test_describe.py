@@ -19,7 +19,7 @@ from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Owner, Truth
-from lcm.model.kinds.pool import PoolCapacitySummary, PoolPacking, PoolPhase, ScalingDecision
+from lcm.model.kinds.pool import PoolCapacitySummary, PoolPacking, PoolPhase, ScalingDecision, SmallRun
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Recurrence, ReservationPhase
 from lcm.model.kinds.session import Progress, SchedulingDecision, SessionPhase, Waiting
@@ -124,8 +124,10 @@ def test_a_pool_tells_its_newest_decisions_and_why(monkeypatch: pytest.MonkeyPat
         machine_hours=1214.25,
         least_machine_hours=1097,
     )
-    pool = given.pool(phase=PoolPhase.READY, decisions=decisions, summary=summary, packing=packing)
+    small = (SmallRun(number=3, instance_type="m8i.4xlarge", until=given.moment("12:00")),)
+    pool = given.pool(phase=PoolPhase.READY, decisions=decisions, summary=summary, packing=packing, small_runs=small)
     lines = told(pool, monkeypatch)
+    assert any("planned worker 3 is m8i.4xlarge until" in line for line in lines)
     assert "takes 1,214.2 machine-hours, besides the workers that always run" in " ".join(" ".join(lines).split())
     assert "Workers:      2 ready of 3, from 1 to 10" in lines
     assert [line.strip() for line in lines if "why" in line][:3] == [

@@ -10,7 +10,7 @@ from harness.plane_world import NOW
 from lcm.control.delivery.events import derive_events
 from lcm.model.base.resource import Condition, Owner, Truth
 from lcm.model.kinds.definition import ResourceRequirements
-from lcm.model.kinds.pool import ScalingDecision
+from lcm.model.kinds.pool import PoolPause, ScalingDecision
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.rows import row_of
 from lcm.model.kinds.session import Artifact, Progress, SessionCondition, Waiting
@@ -19,6 +19,7 @@ from lcm.model.kinds.worker import IdleVerdict
 FIXED: Final = {"uid", "name", "namespace", "resource_version", "created_at"}
 IDLE: Final = IdleVerdict(idle=True, reason="nobody", judged_at=NOW, pause_at=NOW, snoozed_until=NOW)
 DECIDED: Final = ScalingDecision(at=NOW, action="none", reason="enough", workers_before=1, workers_after=1)
+PAUSED: Final = PoolPause(since=NOW, until=NOW)
 PROGRESS: Final = Progress(step="import", percent=40, message="importing", at=NOW)
 NEEDS: Final = ResourceRequirements(cpu_cores=3, memory_gb=3, storage_gb=3)
 RISK: Final = Condition(type=SessionCondition.AT_RISK, status=Truth.TRUE, last_transition_at=NOW, message="late")
@@ -74,6 +75,7 @@ CHANGES: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "workers": {"status": {"workers_by_phase": {"RUNNING": 77}}},
         "ready_workers": {"status": {"summary": {"ready_workers": 77}}},
         **{name: {"status": {"decisions": (DECIDED,)}} for name in ("action", "reason", "decided_at")},
+        **{name: {"status": {"pause": PAUSED}} for name in ("is_paused", "paused_until")},
     },
     "LabletDefinition": {
         "phase": {"spec": {"state": "RETIRED"}},

@@ -79,7 +79,8 @@ def test_no_pool_wants_both(cpu: float | None, memory: float | None, labs: int, 
 
 
 def test_lesson_3_a_booting_worker_counts_so_that_none_is_asked_for_twice() -> None:
-    busy = PoolCapacitySummary(workers=2, ready_workers=1, booting_workers=1, labs=20, cpu_utilization=0.99)
+    busy = PoolCapacitySummary(workers=2, ready_workers=1, booting_workers=1, labs=20, cpu_utilization=0.5)
     assert not needs_scale_up(busy, CapacityThresholds())
     assert needs_scale_up(msgspec.structs.replace(busy, booting_workers=0), CapacityThresholds())
     assert needs_scale_up(msgspec.structs.replace(busy, labs=31), CapacityThresholds())
+    assert needs_scale_up(msgspec.structs.replace(busy, cpu_utilization=0.76), CapacityThresholds())

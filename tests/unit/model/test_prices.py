@@ -1,5 +1,6 @@
 """The price book: what is shipped, what a site says instead, and what nobody knows."""
 
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -82,3 +83,18 @@ def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
         read_prices(tmp_path / "none.toml")
     assert read_prices(None) is SHIPPED_PRICES
     assert SHIPPED_PRICES.with_file(parse_price_file({})) == SHIPPED_PRICES
+
+
+def test_dated_files_of_a_folder_are_valid_from_their_days_on(tmp_path: Path) -> None:
+    for day, usd in (("2026-03-01", 3), ("2026-06-01", 2)):
+        (tmp_path / f"{day}.toml").write_text(f'as_of = {day}\n[hourly.us-east-1]\n"m5zn.metal" = {usd}\n')
+    (tmp_path / "spot.toml").write_text('[spot.us-east-1]\n"m5zn.metal" = 1.25\n')
+    book = read_prices(tmp_path)
+    found = [book.at(datetime(2026, month, 20, tzinfo=UTC)).hourly("us-east-1", "m5zn.metal") for month in (1, 3, 5, 6)]
+    assert found == [Decimal("3.9641"), 3, 3, 2]
+    assert (book.as_of, book.hourly("us-east-1", "m5zn.metal")) == (date(2026, 6, 1), Decimal(2))
+    assert book.at(datetime(2026, 1, 1, tzinfo=UTC)).spot_hourly("us-east-1", "m5zn.metal") == Decimal("1.25")
+    assert SHIPPED_PRICES.spot_hourly("us-east-1", "x1.enormous") is None
+    (tmp_path / "again.toml").write_text("as_of = 2026-06-01\n")
+    with pytest.raises(Invalid, match="same as_of"):
+        read_prices(tmp_path)

@@ -12,6 +12,15 @@ from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.rules import RULES
 from lcm.model.kinds.validate import parse_document
 
+
+def annotated(kind: str, **annotations: str) -> dict[str, Any]:
+    """Return a document with annotations of ours."""
+    made = document(kind)
+    return made | {
+        "metadata": made["metadata"] | {"annotations": {f"lcm/{name}": text for name, text in annotations.items()}}
+    }
+
+
 RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_worker_can_launch": [
         (document("LabWorker", aws={}), ["spec.aws"]),
@@ -35,6 +44,10 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_template_price": [
         (document("WorkerTemplate", price_per_hour_usd=price), ["spec.price_per_hour_usd"])
         for price in ("-0.01", "NaN", "sNaN", "Infinity", "1e999999")
+    ],
+    "_template_smaller_types": [
+        (document("WorkerTemplate", smaller_types=[name]), ["spec.smaller_types"])
+        for name in ("unheard.of", "m8i.4xlarge")
     ],
     "_pool_bounds": [(document("LabWorkerPool", min_workers=11), ["spec.min_workers"])],
     "_pool_thresholds": [
@@ -100,6 +113,7 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
             ["spec.duration_minutes", "spec.give_up_at"],
         ),
     ],
+    "_session_market": [(document("LabletSession", allow_spot=True), ["spec.allow_spot"])],
     "_session_limits": [
         (
             document("LabletSession", resource_limits={"cpu": "0", "memory": "512", "gpu": "1"}),
@@ -111,6 +125,9 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ),
     ],
     "_reservation_time": [(document("Reservation", timeslot_end=SLOT["timeslot_start"]), ["spec.timeslot_end"])],
+    "_pool_notices": [(annotated("LabWorkerPool", notices="none"), ["metadata.annotations.lcm/notices"])],
+    "_session_notices": [(annotated("LabletSession", notices=""), ["metadata.annotations.lcm/notices"])],
+    "_reservation_notices": [(annotated("Reservation", notices="Off"), ["metadata.annotations.lcm/notices"])],
     "_reservation_people": [
         (document("Reservation", count=3, student_emails=["a@b.c"]), ["spec.student_emails"]),
     ],
@@ -150,6 +167,30 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         (document("Reservation", recurrence=SERIES | {"weekdays": ["mon", "mon"]}), ["spec.recurrence.weekdays"]),
     ],
     "_settings_name": [(document("SystemSettings") | {"metadata": {"name": "mine"}}, ["metadata.name"])],
+    "_settings_quotas": [
+        (document("SystemSettings", quotas={"rules": [rule]}), [path])
+        for rule, path in (
+            ({"sessions": 3}, "spec.quotas.rules[0]"),
+            ({"owner": "ada"}, "spec.quotas.rules[0]"),
+            ({"track": "ccna", "horizon_days": 3}, "spec.quotas.rules[0].horizon_days"),
+        )
+    ]
+    + [
+        (
+            document("SystemSettings", quotas={"rules": 2 * [{"owner": "ada", "sessions": 3}]}),
+            ["spec.quotas.rules[1]"],
+        )
+    ],
+    "_track_budgets": [
+        (
+            document("SystemSettings", budgets={"tracks": 2 * [{"lab_track": "ccna", "monthly_usd": "-1"}]}),
+            [
+                "spec.budgets.tracks[0].monthly_usd",
+                "spec.budgets.tracks[1].monthly_usd",
+                "spec.budgets.tracks[1].lab_track",
+            ],
+        )
+    ],
     "_settings_discovery": [
         (document("SystemSettings", discovery={"regions": []}), ["spec.discovery.regions"]),
         (document("SystemSettings", discovery={"enabled": True, "regions": []}), ["spec.discovery.regions"]),

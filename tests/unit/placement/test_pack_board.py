@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from harness import given
 from lcm.model.base.capacity import Amount, Claim
-from lcm.placement.pack_arrival import choose_seat_on_arrival
 from lcm.placement.pack_board import NOWHERE, NeedLanes, PackBoard, PackTerms
 from lcm.placement.pack_bound import DemandSums, MachineCount, lower_bound, total_time
-from lcm.placement.pack_build import Chance, RoomValue, StepBudget, fill_holes, fill_seat_by_seat
+from lcm.placement.pack_build import Chance, StepBudget, fill_holes, fill_seat_by_seat
 from lcm.placement.pack_moves import PackSearch
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, span_of
@@ -139,18 +138,6 @@ def test_a_search_ends_with_its_steps() -> None:
     PackSearch(board, claims, frozenset(), Chance(1), budget).run(0)
     assert -20_000 < budget.left <= 0
     assert board.cost < before
-
-
-def test_an_arrival_fills_a_hole_of_a_machine_that_runs_and_ends_with_it() -> None:
-    board = made_board()
-    long, short, new = (add(board, 0, end, cpu_millis=3) for end in (600, 120, 110))
-    board.put(long, 0)
-    board.put(short, 1)
-    value = RoomValue(board, [long, short, new])
-    assert choose_seat_on_arrival(board, value, new, range(3)) == 1
-    large = add(board, 0, 60, cpu_millis=8)
-    assert choose_seat_on_arrival(board, value, large, range(3)) == 2
-    assert choose_seat_on_arrival(board, value, large, range(2)) == NOWHERE
 
 
 def test_chance_is_the_same_for_the_same_seed_and_fills_its_range() -> None:

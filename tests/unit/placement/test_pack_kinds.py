@@ -14,8 +14,9 @@ from harness import given
 from harness.pack_books import LEAD, MACHINE, SEATS, books, first_fit, is_within_capacity, pool, run_time
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.pack import pack_claims
-from lcm.placement.pack_kinds import KindTerms, MachineKind, SeatJudge, money_bound, peak_of
+from lcm.placement.pack_kinds import KindTerms, MachineKind, RunPrices, SeatJudge, money_bound, peak_of
 from lcm.placement.pack_mixed import KindPacking, pack_on_kinds
+from lcm.placement.pack_problem import PackProblem, SeatedClaim, solve_packing
 from lcm.placement.pack_runs import regroup_runs
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, span_of, total_length
@@ -157,6 +158,32 @@ def test_a_machine_that_always_runs_is_used_whatever_its_kind() -> None:
     assert (found.plan, found.money, found.bound) == ({"s0": 5, "s1": 5}, 0, 0)
 
 
+def overlapping(spans: str, **need: int) -> list[HeldClaim]:
+    """Return claims of the same need; each span is two digits, hours after eight o'clock."""
+    hours = [(8 + int(one[0]), 8 + int(one[1])) for one in spans.split()]
+    return [held_claim(f"s{number}", span, labs=1, **need) for number, span in enumerate(hours)]
+
+
+def test_who_makes_room_on_a_machine_that_always_runs_is_not_counted_there_any_more() -> None:
+    terms = mixed_pool(2, given={1: "large"}, standing=frozenset({1}))
+    book = overlapping("34 35 24 34", cpu_millis=4)
+    check(book, pack_on_kinds(book, terms, steps=STEPS), terms)
+
+
+def test_claims_that_last_are_packed_with_short_ones_that_are_there_already() -> None:
+    terms = mixed_pool(given={7: "large", 1: "small"}, standing=frozenset({1, 7}))
+    book = overlapping("12 24 12 14 14 14 14 34 13 12 12 14")
+    check(book, pack_on_kinds(book, terms, steps=STEPS), terms)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_machine_that_always_runs_never_holds_too_much(seed: int) -> None:
+    short = [held_claim(f"short{hour}", (hour, hour + 1), memory_mb=3) for hour in range(0, 12, 2)]
+    long = [held_claim(f"long{number}", (0, 6 + number), memory_mb=3) for number in range(6)]
+    terms = mixed_pool(given={1: "lean", 3: "large"}, standing=frozenset({1, 3}))
+    check([*short, *long], pack_on_kinds([*short, *long], terms, steps=STEPS, seed=seed), terms)
+
+
 def test_what_no_kind_holds_is_left_out() -> None:
     book = [held_claim("fits", (9, 12), cpu_millis=5), held_claim("huge", (9, 12), cpu_millis=9)]
     found = pack_on_kinds(book, mixed_pool(), steps=STEPS)
@@ -181,6 +208,47 @@ def test_the_peak_of_claims_is_the_most_at_any_moment() -> None:
     book = [held_claim("a", (9, 12), nodes=2), held_claim("b", (11, 13), nodes=3), held_claim("c", (12, 14), labs=1)]
     assert peak_of(held.claim for held in book) == Amount(nodes=5, labs=1)
     assert peak_of([]) == Amount()
+
+
+def packed(book: Sequence[HeldClaim], present: Mapping[str, int], price: int = 0, seats: int = SEATS) -> dict[str, int]:
+    """Return where the steps of a packing by price lead, each claim from where it is."""
+    claims = [SeatedClaim(held.holder, held.claim, present[held.holder], fixed=False) for held in book]
+    answer = solve_packing(PackProblem(pool(seats, price), claims, STEPS, 0, KINDS))
+    plan = dict(present)
+    for step in answer.steps:
+        assert all(plan[move.holder] == move.before for move in step)
+        plan.update((move.holder, move.after) for move in step)
+        assert is_within_capacity(book, plan)
+    prices = RunPrices(mixed_pool(), book)
+    assert answer.saved == (prices.worth(present, present) - prices.worth(plan, plan)) // LARGE.price
+    return plan
+
+
+def test_claims_move_to_where_cheaper_machines_are_enough() -> None:
+    long = held_claim("long", (10, 13), cpu_millis=2, memory_mb=4)
+    book, present = [long, held_claim("short", (11, 12), cpu_millis=6, memory_mb=2)], {"long": 1, "short": 1}
+    assert pack_claims(book, pool(), present=present, steps=STEPS).moved == 0, "one machine is the fewest"
+    plan, prices = packed(book, present), RunPrices(mixed_pool(), book)
+    assert prices.worth(present, present) == 40 * (25 + 180) * 60_000_000
+    assert prices.worth(plan, plan) == (22 * (25 + 180) + 31 * (25 + 60)) * 60_000_000
+    assert packed(book, present, seats=2) == present, "there would be no place for another large machine"
+
+
+@for_all(books(), st.integers(0, 30))
+@settings(max_examples=40, deadline=None)
+def test_a_packing_by_price_is_reached_in_steps_and_never_costs_more(book: list[HeldClaim], price: int) -> None:
+    present = first_fit(book)
+    prices = RunPrices(mixed_pool(move_price=timedelta(minutes=price)), book)
+    plan = packed(book, present, price)
+    assert plan == present or prices.worth(plan, present) < prices.worth(present, present)
+
+
+def test_each_run_of_a_seat_is_priced_by_itself() -> None:
+    book = [held_claim("few", (9, 12), cpu_millis=3), held_claim("many", (14, 16), cpu_millis=8)]
+    prices = RunPrices(mixed_pool(), book)
+    together, hours = {"few": 1, "many": 1}, 60_000_000
+    assert prices.worth(together, together) == (22 * (25 + 180) + 31 * (25 + 120)) * hours
+    assert prices.worth({"few": 1, "many": 2}, together) == prices.worth(together, together)
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from harness.pack_books import (
 )
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.pack import Packer, pack_claims
-from lcm.placement.pack_arrival import choose_seat_on_arrival
+from lcm.placement.pack_arrival import place_arrivals
 from lcm.placement.pack_board import NOWHERE, PackBoard, PackTerms
 from lcm.placement.pack_bound import DemandSums
-from lcm.placement.pack_build import RoomValue
+from lcm.placement.pack_forecast import ArrivalForecast
 from lcm.placement.request import HeldClaim
 
 STEPS = 5_000
@@ -133,10 +133,10 @@ def test_on_machines_that_all_run_always_nothing_is_trimmed() -> None:
 def test_an_arrival_goes_to_a_machine_that_always_runs() -> None:
     board = PackBoard(PackTerms(MACHINE, 4, LEAD, standing=frozenset({3}), closed=frozenset({2})))
     claims = [board.add(hour * 60 * MINUTE, (hour + 2) * 60 * MINUTE, Amount(cpu_millis=8)) for hour in range(3)]
-    value = RoomValue(board, claims)
-    for claim, seat in zip(claims, (2, 0, 2), strict=True):
-        assert choose_seat_on_arrival(board, value, claim, board.seats_in_use()) == seat
-        board.put(claim, seat)
+    forecast = ArrivalForecast()
+    for claim in claims:
+        place_arrivals(board, [claim], forecast)
+    assert [board.at[claim] for claim in claims] == [2, 0, 2]
     assert board.seats_in_use() == [0, 2, 3]
     assert NOWHERE not in board.at
 

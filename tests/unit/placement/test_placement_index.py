@@ -86,7 +86,7 @@ def ids_in(shelf: SizeClass, mask: int) -> list[str]:
 
 
 def rows_by_id(shelf: SizeClass) -> object:
-    return {tick: [ids_in(shelf, mask) for mask in row[:-1]] for tick, row in shelf.rows.items()}
+    return {tick: [ids_in(shelf, mask) for mask in row[:-2]] for tick, row in shelf.rows.items()}
 
 
 def kinds_by_id(shelf: SizeClass) -> object:

@@ -7,7 +7,8 @@ from harness import given
 from lcm.model.base.capacity import ZERO_AMOUNT, Claim
 from lcm.placement.places import SeatShapes, adjust_seats, make_seats
 from lcm.placement.request import HeldClaim
-from lcm.placement.seats import Seats
+from lcm.placement.seats import RunLimit, Seats
+from lcm.placement.timeline import micros
 
 NOW, HOUR = given.moment("09:00"), timedelta(hours=1)
 MOST, LEAD = 5, timedelta(minutes=20)
@@ -18,7 +19,10 @@ def shapes(chance: Random) -> SeatShapes:
     own = {number: given.machine(cpu_millis=chance.choice((16_000, 48_000, 96_000))) for number in numbers}
     taken = {number: given.amount(cpu_millis=2_000) if chance.random() < 0.3 else ZERO_AMOUNT for number in numbers}
     always = frozenset(number for number in range(1, MOST + 1) if chance.random() < 0.3)
-    return SeatShapes(given.machine(), LEAD, MOST, always, own, taken)
+    until = (micros(NOW + chance.randrange(20) * HOUR) for _ in range(MOST + 3))
+    small = {number: RunLimit(given.machine(cpu_millis=16_000), next(until), 10**9) for number in range(1, MOST + 3)}
+    limits = {number: one for number, one in small.items() if number not in own and chance.random() < 0.4}
+    return SeatShapes(given.machine(), LEAD, MOST, always, own, taken, limits)
 
 
 def claims(chance: Random) -> dict[str, tuple[int, HeldClaim]]:

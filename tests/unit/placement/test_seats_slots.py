@@ -12,10 +12,12 @@ from harness.given import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, ROOM, at, fill
 from harness.suite import for_all
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.kinds.pool import AllowedHours, Budget
+from lcm.placement.hours import OpenTimes
 from lcm.placement.limits import PromiseRules
 from lcm.placement.promise import PromisedSeats, choose_seats_for_all, nearest_shifts, promise, promise_all
 from lcm.placement.seats import Seats
 from lcm.placement.slot_search import SlotSearch, WorkBudget, shift_claim
+from lcm.placement.timeline import BEGINNING, END, micros
 
 REACH = 150
 LAB = Amount(cpu_millis=3, memory_mb=2, labs=1)
@@ -75,7 +77,7 @@ def _plainly_takes(before: list[Claim], one: Claim, now: datetime) -> bool:
 
 def test_slots_keep_to_the_hours_of_the_pool() -> None:
     pool = filled(seats(1), [(1, seat_claim(9 * 60, 17 * 60, LAB))])
-    rules = PromiseRules(at(0), hours=AllowedHours(start_hour=8, end_hour=18))
+    rules = PromiseRules(at(0), times=OpenTimes(AllowedHours(start_hour=8, end_hour=18)))
     found = nearest_shifts(pool, [seat_claim(9 * 60, 10 * 60, LAB)], rules)
     assert found == (timedelta(hours=8), timedelta(hours=23, minutes=30), timedelta(hours=23, minutes=45))
     assert nearest_shifts(pool, [seat_claim(9 * 60, 20 * 60, LAB)], rules) == ()
@@ -92,7 +94,11 @@ limits = st.builds(
     PromiseRules,
     presents,
     licences=st.sampled_from([None, 1, 2]),
-    hours=st.sampled_from([None, ALL_DAY, AllowedHours(start_hour=23, end_hour=6), AllowedHours(end_hour=2)]),
+    times=st.builds(
+        OpenTimes,
+        st.sampled_from([None, ALL_DAY, AllowedHours(start_hour=23, end_hour=6), AllowedHours(end_hour=2)]),
+        st.sampled_from([BEGINNING, micros(at(50)), END]),
+    ),
     budget=st.builds(Budget, hourly_usd=dollars, monthly_usd=dollars),
     price=st.sampled_from([None, Decimal(4)]),
 )
@@ -170,7 +176,7 @@ def moved(several: list[Claim], by: int) -> list[Claim]:
 
 def test_a_slot_of_a_year_is_refused_at_once() -> None:
     pool = filled(seats(3), [(1, seat_claim(day * 1440, day * 1440 + 120, LAB)) for day in range(30)])
-    rules = PromiseRules(EARLY, hours=ALL_DAY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(2500)))
+    rules = PromiseRules(EARLY, times=OpenTimes(ALL_DAY), price=Decimal(4), budget=Budget(monthly_usd=Decimal(2500)))
     began = process_time()
     assert nearest_shifts(pool, [seat_claim(1500, 1500 + 365 * 1440, LAB)], rules) == ()
     assert nearest_shifts(pool, [seat_claim(1500, 1500 + 30 * 1440, LAB)], rules) == ()

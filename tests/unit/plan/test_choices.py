@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +24,7 @@ from lcm.sim.plan.report import remarks
 from lcm.sim.plan.results import Comparison, DayCost, MachineRun, RefusedSessions, Trial
 from lcm.sim.plan.slots import TimetableRow
 from lcm.sim.plan.timetable import SessionRequest, Timetable, price_of
+from lcm.sim.plan.trial import play
 from lcm.sim.plan.variant import Variant, apply_variant, read_variants
 
 BEGIN = datetime(2027, 3, 1, 9, tzinfo=UTC)
@@ -53,6 +55,7 @@ def test_choices_are_combined() -> None:
         (["max=0"], "'0' is no value for max"),
         (["instance=t2.nano"], "'t2.nano' is no value for instance"),
         (["strategy=Best"], "use one of BinPack"),
+        (["policy=SOON"], "use one of NONE, CAPACITY_BASED"),
         (["max=2", "max=3"], "max appears twice"),
         (["lead@ccna=20"], "lead is the same for all tracks"),
         (["max=1,2,3,4,5,6,7,8,9", "lead=1,2,3,4,5,6,7,8"], "72 combinations; compare 64 at most"),
@@ -78,6 +81,20 @@ def test_other_machines_come_at_their_own_price() -> None:
     assert price_of(made, made.templates[0]) == Decimal("4.20")
 
 
+def _trial(variant: Variant, *, fits: bool) -> Trial:
+    lack = RefusedSessions(definition="a", track="a", start=BEGIN, count=1, why="full", message="full")
+    return Trial(
+        variant=variant,
+        begins=BEGIN,
+        ends=BEGIN,
+        zone="UTC",
+        wanted=1,
+        promised=1,
+        session_hours=Decimal(1),
+        refused=() if fits else (lack,),
+    )
+
+
 def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
     fleet = [{"track": track, "instance_type": "m5zn.metal", "max": 32, "price": "4"} for track in ("a", "b")]
     labs = [{"name": track, "track": track, "cpu": 4, "memory": 6} for track in ("a", "b")]
@@ -91,21 +108,10 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
         """Keep everything with as many machines as each track needs."""
         played.extend(one.variant for one in jobs)
         rounds.append([one.brief for one in jobs])
-        return [trial(one.variant) for one in jobs]
+        return [_trial(one.variant, fits=fits(one.variant)) for one in jobs]
 
-    def trial(variant: Variant) -> Trial:
-        fits = all(size >= needs[track] for track, size in _sizes(variant).items())
-        lack = RefusedSessions(definition="a", track="a", start=BEGIN, count=1, why="full", message="full")
-        return Trial(
-            variant=variant,
-            begins=BEGIN,
-            ends=BEGIN,
-            zone="UTC",
-            wanted=1,
-            promised=1,
-            session_hours=Decimal(1),
-            refused=() if fits else (lack,),
-        )
+    def fits(variant: Variant) -> bool:
+        return all(size >= needs[track] for track, size in _sizes(variant).items())
 
     best, _ = find_smallest(whole, read_variants([]), model)
     assert best is not None
@@ -114,6 +120,36 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
     assert len(rounds) <= most_rounds(whole, read_variants([])) <= 6
     assert rounds[-1] == [False], "only the answer is played to its end"
     assert all(all(one) for one in rounds[:-1])
+
+
+POOL = {"track": "ccna", "instance_type": "m5zn.metal"}
+TWO_POOLS = [
+    POOL | {"region": "us-east-1", "max": 2, "price": "4"},
+    POOL | {"name": "ccna-eu", "region": "eu-central-1", "max": 8, "price": "6"},
+]
+
+
+def test_two_pools_of_a_track_in_two_regions_are_kept_apart() -> None:
+    labs = [{"name": "ccna", "track": "ccna", "cpu": 24, "memory": 6}]
+    slot = {"definition": "ccna", "at": "2027-03-01T09:00", "for": "1h"}
+    wishes = [slot | {"count": 2}, slot | {"region": "eu-central-1"}, slot | {"prefer_region": "eu-central-1"}]
+    trial = play(timetable(definitions=labs, fleet=TWO_POOLS, sessions=wishes), read_variants([])[0])
+    assert Counter(one.pool for one in trial.uses) == {"ccna-us-east-1": 2, "ccna-eu": 2}
+    assert {(one.track, str(one.hourly_usd)) for one in trial.runs} == {("ccna-us-east-1", "4"), ("ccna-eu", "6")}
+    assert {one.track for one in trial.spent} == {"ccna-us-east-1", "ccna-eu"}
+
+
+def test_of_several_pools_of_a_track_the_dearest_is_made_smaller_first() -> None:
+    def model(jobs: Sequence[TrialJob]) -> Sequence[Trial]:
+        """Keep everything with four machines, wherever they are."""
+        return [_trial(one.variant, fits=sum(_sizes(one.variant).values()) >= 4) for one in jobs]
+
+    whole = timetable(fleet=TWO_POOLS)
+    best, _ = find_smallest(whole, read_variants([]), model)
+    assert best is not None
+    assert best.variant.name == "max@ccna-eu=2 max@ccna-us-east-1=2"
+    made = apply_variant(whole, read_variants(["min@ccna-eu=1"])[0])
+    assert [one.spec.min_workers for one in made.pools] == [0, 1]
 
 
 def test_the_smallest_fleet_is_proved_by_playing_it() -> None:
@@ -284,3 +320,14 @@ def test_a_request_that_cannot_be_planned_is_refused_by_its_path(request_: dict[
     with pytest.raises(Invalid) as caught:
         run_request(msgspec.convert(request_, PlanRequest))
     assert caught.value.faults[0].path == path
+
+
+def test_pools_have_the_policy_that_they_say_or_that_is_compared() -> None:
+    fleet = [{"track": "ccna", "instance_type": "m5zn.metal", "max": 6, "policy": "CAPACITY_BASED", "warm": 2}]
+    (said,) = timetable(fleet=fleet).pools
+    assert (said.spec.policy, said.spec.warm_workers) == ("CAPACITY_BASED", 2)
+    (other,) = (apply_variant(timetable(fleet=fleet), one).pools[0] for one in read_variants(["policy@ccna=HYBRID"]))
+    assert other.spec == msgspec.structs.replace(said.spec, policy=other.spec.policy)
+    assert other.spec.policy == "HYBRID"
+    with pytest.raises(Invalid, match="no scaling policy"):
+        timetable(fleet=[fleet[0] | {"policy": "SOON"}])

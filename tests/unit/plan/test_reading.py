@@ -228,7 +228,7 @@ def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
     ("labs", "fleet", "said"),
     [
         (f"[{LAB}, {LAB}]", f"[{FLEET}]", "line 1: definitions[1].name: 'ccna' appears twice"),
-        (f"[{LAB}]", f"[{FLEET}, {FLEET}]", "line 2: fleet[1].track: 'ccna' appears twice"),
+        (f"[{LAB}]", f"[{FLEET}, {FLEET}]", "line 2: fleet[1]: two pools are called 'ccna-eu-central-1'; give one"),
         (f"[{LAB.replace('ccna', 'CCNA lab', 1)}]", f"[{FLEET}]", "definitions[0].name: not of the expected form"),
         (f"[{LAB}]", f"[{FLEET.replace('eu-central-1', 'moon')}]", "line 2: fleet[0].region: not of the expected form"),
     ],

@@ -231,11 +231,11 @@ def test_what_was_cancelled_long_before_is_left_out_and_who_still_waits_is_not()
     assert [(row["owner"], row.get("cancelled_at")) for row in rows] == [("eve", None), ("ada", "2026-11-02T08:00:00Z")]
 
 
-def test_a_track_that_no_pool_serves_is_told_and_pools_of_one_track_are_one() -> None:
+def test_a_track_that_no_pool_serves_is_told_and_pools_of_one_track_are_kept_apart() -> None:
     pools = [given.pool(name=name, uid=name, min_workers=1, max_workers=2) for name in ("a", "b")]
     made = record_timetable(history(session("s"), session("t", lab_track="ccnp"), pools=pools))
     assert made.without_pool == ["ccnp"]
-    assert [(pool["min"], pool["max"]) for pool in made.timetable["fleet"]] == [(2, 4)]
+    assert [(pool["name"], pool["min"], pool["max"]) for pool in made.timetable["fleet"]] == [("a", 1, 2), ("b", 1, 2)]
 
 
 def test_a_failure_that_events_tell_too_is_one_failure() -> None:

@@ -122,7 +122,7 @@ async def test_actions_are_paths_and_their_fields_the_body() -> None:
         "/api/lablet-sessions/s1/extend",
     ]
     bodies = [msgspec.json.decode(one.content) for one in wire.asked]
-    assert bodies == [{"deadline_minutes": None}, {"deadline_minutes": 5}, {"minutes": 5}]
+    assert bodies == [{}, {"deadline_minutes": 5}, {"minutes": 5}], "an older API may not know what is left out"
     assert wire.asked[2].url.params["namespace"] == "exams"
     await opened.close()
 

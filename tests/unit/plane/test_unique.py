@@ -1,6 +1,6 @@
 """What only one object of a namespace may have."""
 
-import asyncio
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -8,12 +8,15 @@ import pytest
 
 from harness import given
 from harness.plane_world import ADA, ROOT, Stage, active, service
+from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import ref_of
-from lcm.model.base.errors import Conflict, Invalid, Refused
-from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER
-from lcm.model.kinds.pool import LabWorkerPool, PoolPhase
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.model.base.errors import Conflict, Invalid
+from lcm.model.base.machine import LABLET_CONTROLLER
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.store.base import ABSENT, Put
 
 
 def pool(name: str, **overrides: object) -> LabWorkerPool:
@@ -41,37 +44,23 @@ async def marks(stage: Stage) -> list[str]:
     return [key for key in await stage.keys() if key.startswith("unique/")]
 
 
-@pytest.mark.parametrize("track", ["ccna", "", "a track / with ü"])
-@pytest.mark.parametrize("dry_run", [True, False])
-async def test_a_track_has_one_pool(track: str, *, dry_run: bool) -> None:
+async def test_a_track_may_have_several_pools_made_one_by_one_or_together() -> None:
     stage = await staged()
-    await stage[ROOT].create(pool("first", lab_track=track))
-    with pytest.raises(Invalid, match="pool first serves the track already; change that pool, or use another track"):
-        await stage[ROOT].create(pool("second", lab_track=track), dry_run=dry_run)
-    with pytest.raises(Refused, match="pool first serves the track already"):
-        await stage[ROOT].apply([as_document(pool("second", lab_track=track))], dry_run=dry_run)
-    await stage[ROOT].create(pool("third", lab_track="other"))
-    assert len(await marks(stage)) == 2
-
-
-async def test_one_apply_makes_no_two_pools_of_a_track() -> None:
-    stage = await staged()
-    pools = [as_document(pool(name)) for name in ("first", "second")]
-    with pytest.raises(Refused, match="pool first serves the track already"):
-        await stage[ROOT].apply(pools)
+    await stage[ROOT].create(pool("first"))
+    await stage[ROOT].create(pool("second"))
+    await stage[ROOT].apply([as_document(pool(name)) for name in ("third", "fourth")])
     assert not await marks(stage)
-    await stage[ROOT].apply(pools[:1])
-    (again,) = await stage[ROOT].apply(pools[:1])
-    assert again.outcome == "unchanged"
 
 
-async def test_of_two_who_make_a_pool_of_a_track_at_once_one_is_told_why_not() -> None:
+async def test_a_store_of_an_earlier_version_loses_the_marks_of_its_tracks_when_it_is_opened() -> None:
     stage = await staged()
-    deeds = [stage[ROOT].create(pool(name)) for name in ("first", "second")]
-    answers = await asyncio.gather(*deeds, return_exceptions=True)
-    (error,) = [one for one in answers if isinstance(one, BaseException)]
-    assert isinstance(error, Invalid)
-    assert "serves the track already" in str(error)
+    await stage.put(pool("first"))
+    mark, own = f"unique/tracks/default/{sha256(b'ccna').hexdigest()}", key_of(pool("first"))
+    await stage.store.commit(Put(mark, own.encode(), at=ABSENT))
+    await stage[ROOT].create(session("s1"))
+    await stage[ROOT].create(pool("second"))
+    await Housekeeping(stage.store, clock=stage.clock).tidy()
+    assert [one.partition("/")[2].partition("/")[0] for one in await marks(stage)] == ["reservation-ids"]
 
 
 async def test_a_pool_that_is_there_exists_already() -> None:
@@ -79,20 +68,6 @@ async def test_a_pool_that_is_there_exists_already() -> None:
     await stage[ROOT].create(pool("first"))
     with pytest.raises(Conflict):
         await stage[ROOT].create(pool("first"))
-
-
-async def test_a_track_is_free_again_once_its_pool_is_gone() -> None:
-    stage = await staged()
-    made = await stage.put(pool("first", phase=PoolPhase.TERMINATING, finalizers=("lcm/teardown",)))
-    await stage[ROOT].delete(ref_of(made))
-    with pytest.raises(Refused):
-        await stage[ROOT].create(pool("second"))
-    going = await stage.read(made)
-    assert going is not None
-    over = given.changed(going.status, {"phase": PoolPhase.TERMINATED})
-    await stage[service(POOL_CONTROLLER)].step(going, over)
-    assert not await marks(stage)
-    await stage[ROOT].create(pool("second"))
 
 
 async def test_a_reservation_id_is_of_one_live_session() -> None:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
@@ -12,13 +14,14 @@ from harness import given
 from lcm.controllers.pool.demand import LINGER_TIME, PoolPlan, SeatTimelines, plan
 from lcm.controllers.pool.effects import seat_worker
 from lcm.controllers.pool.index import PoolClaims, SeatClaim
-from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
+from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, SMALL_LABEL, PoolView
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.resource import Owner, PhaseChange
-from lcm.model.kinds.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy
+from lcm.model.kinds.pool import AllowedHours, FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy, SmallRun
 from lcm.model.kinds.worker import LabWorker, Remedy, WorkerPhase
 from lcm.placement.claims import Terms
 from lcm.placement.request import HeldClaim
+from lcm.placement.small_runs import SmallerType
 
 NOW = given.moment("08:00")
 OWNER = Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")
@@ -276,16 +279,83 @@ def test_a_worker_of_others_goes_first_to_a_seat_that_needs_one() -> None:
     assert (said(made), list(made.seats)) == ({}, [2])
 
 
-def test_a_pool_without_a_policy_makes_nothing_for_its_minimum_and_takes_nothing_away() -> None:
-    assert said(look(policy=ScalingPolicy.NONE, min_workers=2)) == {}
-    assert said(look(seated=(worker(1),), policy=ScalingPolicy.NONE)) == {}
+def test_a_pool_without_a_policy_gives_up_what_nobody_needs_and_resumes_for_a_promise() -> None:
+    assert said(look(seated=(worker(1),), policy=ScalingPolicy.NONE, open_seats=())) == {"let go": [1]}
     paused = worker(1, phase=P.STOPPED, wanted_state="stopped")
     assert said(look(claim(1, "08:10", "11:00"), seated=(paused,), policy=ScalingPolicy.NONE)) == {"resume": [1]}
 
 
-def test_every_other_policy_keeps_the_minimum() -> None:
-    for policy in set(ScalingPolicy) - {ScalingPolicy.NONE}:
+def test_every_policy_keeps_the_minimum() -> None:
+    for policy in ScalingPolicy:
         assert said(look(policy=policy, min_workers=1)) == {"launch": [1]}
+
+
+CLOSED = AllowedHours(start_hour=9, end_hour=18)
+
+
+def test_outside_of_its_hours_the_minimum_is_stopped_and_what_was_promised_is_started() -> None:
+    made = look(seated=(worker(1), worker(2)), min_workers=2, allowed_hours=CLOSED)
+    assert (said(made), made.changes_at) == ({"let go": [1, 2]}, given.moment("09:00"))
+    assert said(look(others=(worker(1),), min_workers=1, allowed_hours=CLOSED)) == {"pause": [1]}
+    stopped = worker(1, phase=P.STOPPED, wanted_state="stopped")
+    assert said(look(seated=(stopped,), min_workers=1, allowed_hours=CLOSED)) == {}
+    assert said(look(seated=(stopped,), min_workers=1, allowed_hours=CLOSED, now=given.moment("09:00"))) == {
+        "resume": [1]
+    }
+    assert said(look(claim(2, "08:10", "08:50"), min_workers=1, allowed_hours=CLOSED)) == {"launch": [2]}
+
+
+def test_a_session_that_runs_past_the_hours_keeps_its_machine_until_it_ends() -> None:
+    late = given.moment("19:00")
+    on = claim(1, "17:00", "19:30", on="uid-1")
+    for policy in ScalingPolicy:
+        for sessions in ({"uid-1": 1}, {}):  # its claim keeps it as well as its presence
+            made = look(
+                on, seated=(worker(1),), policy=policy, min_workers=1, allowed_hours=CLOSED, now=late, sessions=sessions
+            )
+            assert {*said(made)} <= {"retire"}
+            assert 1 in made.seats
+
+
+def test_what_load_keeps_open_has_a_worker_and_what_it_no_longer_does_is_drained() -> None:
+    two, busy = (worker(1), worker(2)), claim(2, "07:00", "11:00", on="uid-2")
+    load: dict[str, Any] = {"policy": ScalingPolicy.CAPACITY_BASED, "min_workers": 1, "sessions": {"uid-2": 1}}
+    assert said(look(open_seats=(2,), **load)) == {"launch": [1, 2]}
+    assert said(look(busy, seated=two, open_seats=(2,), **load)) == {}
+    assert said(look(busy, seated=two, open_seats=(), **load)) == {"retire": ["w2"]}
+    drained = (worker(1), worker(2, wanted_state="stopped", phase=P.ACTIVE))
+    assert said(look(busy, seated=drained, open_seats=(), **load)) == {}
+    assert said(look(busy, seated=drained, open_seats=(2,), **load)) == {"resume": [2]}
+    # A promise that is due on the same planned worker cancels the drain.
+    due = claim(2, "08:20", "10:00", name="booked")
+    assert said(look(busy, due, seated=drained, open_seats=(), **load)) == {"resume": [2]}
+
+
+def test_under_a_policy_that_follows_bookings_a_busy_worker_is_not_drained() -> None:
+    busy = claim(1, "07:00", "11:00", on="uid-1")
+    assert (
+        said(look(busy, seated=(worker(1),), policy=ScalingPolicy.HYBRID, open_seats=(), sessions={"uid-1": 1})) == {}
+    )
+
+
+def test_before_the_first_decision_what_is_there_stays() -> None:
+    made = look(seated=(worker(1), worker(2)), policy=ScalingPolicy.CAPACITY_BASED, min_workers=1)
+    assert said(made) == {}
+    assert made.open == frozenset({1, 2})
+
+
+def test_a_worker_nobody_needs_is_kept_stopped_up_to_the_warm_tier_and_resumed_before_one_is_launched() -> None:
+    warm: dict[str, Any] = {"warm_workers": 1}
+    free = (worker(1, lab_track="ccna"), worker(2, lab_track="ccna"))
+    assert said(look(others=free, **warm)) == {"pause": [1], "remove": ["w2"]}
+    stopped = [worker(number, phase=P.STOPPED, wanted_state="stopped", lab_track="ccna") for number in (1, 2)]
+    assert said(look(seated=tuple(stopped), **warm)) == {"remove": ["w1"]}
+    made = look(claim(4, "08:10", "11:00"), seated=tuple(stopped), **warm)
+    assert (said(made), made.seats[4].metadata.name) == ({"resume": [4]}, "w1")
+    both = look(claim(3, "08:10", "11:00"), claim(4, "08:10", "11:00"), seated=(stopped[0],), **warm)
+    assert said(both) == {"launch": [4], "resume": [3]}
+    other = worker(1, phase=P.STOPPED, wanted_state="stopped", lab_track="ccna", aws={"instance_type": "m5.large"})
+    assert said(look(claim(4, "08:10", "11:00"), seated=(other,), **warm)) == {"launch": [4], "remove": ["w1"]}
 
 
 def test_a_pool_that_is_to_go_serves_what_is_booked_and_nothing_else() -> None:
@@ -342,3 +412,62 @@ def test_timelines_that_are_changed_say_the_same_as_new_ones(books: list[list[An
 def _span(start: int, length: int) -> Claim:
     begin = NOW + start * timedelta(minutes=15)
     return Claim(start=begin, end=begin + length * timedelta(minutes=15), need=given.amount())
+
+
+RUN = SmallRun(number=1, instance_type="half", until=given.moment("14:00"))
+HALF = SmallerType("half", given.machine(cpu_millis=24_000), Decimal(1))
+
+
+def look_small(*claims: SeatClaim, runs: tuple[SmallRun, ...] = (), workers: tuple[LabWorker, ...] = ()) -> PoolPlan:
+    """Decide for a pool that may have smaller machines, and whose workers fill no seat."""
+    found = pool(small_runs=runs, max_workers=3)
+    terms = Terms()
+    return plan(PoolView(found, given.template(), NOW, terms, PoolClaims(claims), workers, smaller=(HALF,)))
+
+
+def test_a_smaller_machine_is_chosen_in_one_look_and_launched_in_the_next() -> None:
+    first = look_small(claim(1, "08:20", "12:00"))
+    assert (said(first), first.chosen, first.small) == ({}, {1}, {1: RUN})
+    second = look_small(claim(1, "08:20", "12:00"), runs=(RUN,))
+    assert (said(second), second.chosen, second.small) == ({"launch": [1]}, set(), {1: RUN})
+
+
+def test_a_choice_is_made_again_if_something_came_meanwhile_that_does_not_fit() -> None:
+    large = [claim(1, "08:30", "11:00", name=f"more{number}") for number in range(6)]
+    made = look_small(claim(1, "08:20", "12:00"), *large, runs=(RUN,))
+    assert (said(made), made.small) == ({"launch": [1]}, {})
+    late = look_small(claim(1, "08:20", "12:00"), claim(1, "12:00", "15:00", name="late"), runs=(RUN,))
+    assert (said(late), late.chosen) == ({}, {1})
+    assert late.small[1].until == given.moment("17:00")
+
+
+def test_a_smaller_machine_fills_only_the_seat_for_which_it_was_chosen() -> None:
+    small = worker(1)
+    small = msgspec.structs.replace(
+        small, metadata=msgspec.structs.replace(small.metadata, labels={**small.metadata.labels, SMALL_LABEL: "half"})
+    )
+    there = look_small(claim(1, "08:20", "12:00"), runs=(RUN,), workers=(small,))
+    assert (said(there), list(there.seats)) == ({}, [1])
+    other = msgspec.structs.replace(RUN, instance_type="third")
+    assert said(look_small(claim(1, "08:20", "12:00"), runs=(other,), workers=(small,)))["remove"] == ["w1"]
+    assert said(look_small(claim(1, "08:20", "12:00"), workers=(small,)))["remove"] == ["w1"]
+
+
+def test_after_its_run_a_smaller_machine_makes_way_even_if_its_seat_is_claimed_soon() -> None:
+    small = worker(1)
+    labels = {**small.metadata.labels, SMALL_LABEL: "half"}
+    small = msgspec.structs.replace(small, metadata=msgspec.structs.replace(small.metadata, labels=labels))
+    over = msgspec.structs.replace(RUN, until=given.moment("07:50"))
+    soon = claim(1, "08:40", "10:00")
+    made = plan(
+        PoolView(
+            pool(small, small_runs=(over,)),
+            given.template(),
+            NOW,
+            Terms(),
+            PoolClaims([soon]),
+            [small],
+            smaller=(HALF,),
+        )
+    )
+    assert (sorted(made.let_go), made.small) == ([1], {})

@@ -19,10 +19,11 @@ from lcm.controllers.pool.report import (
 )
 from lcm.controllers.pool.view import PoolView
 from lcm.model.base.resource import Condition, PhaseChange, Truth
-from lcm.model.kinds.pool import PoolCondition, PoolPhase
+from lcm.model.kinds.pool import PoolCondition, PoolPhase, ScalingDecision
 from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
 from lcm.placement.claims import Terms
 from lcm.placement.request import HeldClaim
+from lcm.placement.scaling import PoolLoad
 
 NOW = given.moment("10:00")
 P = WorkerPhase
@@ -164,3 +165,32 @@ def test_what_takes_too_long_is_complained_of(phase: PoolPhase, text: str) -> No
     assert (complaint.alert, complaint.message) == ("PoolOverdue", text)
     fresh = view(phase=phase, history=(PhaseChange(phase=phase, at=NOW, by="test"),))
     assert find_alerts(fresh, "") == []
+
+
+def decision(clock: str, action: Any, why: str) -> ScalingDecision:
+    at = given.moment(clock)
+    return ScalingDecision(at=at, action=action, reason="", workers_before=1, workers_after=1, why=why, workers=("w1",))
+
+
+@pytest.mark.parametrize(
+    ("story", "flaps"),
+    [
+        ([("09:30", "scale_down", "released"), ("09:39", "scale_up", "booked")], True),
+        ([("09:30", "scale_down", "released"), ("09:41", "scale_up", "booked")], False),
+        ([("09:30", "scale_down", "idle"), ("09:39", "scale_up", "booked")], False),  # for another reason
+        ([("09:30", "scale_down", "failed"), ("09:31", "scale_up", "booked")], False),
+        ([("08:30", "scale_down", "idle"), ("08:31", "scale_up", "waiting")], False),  # over for long
+    ],
+)
+def test_a_worker_that_starts_within_a_cooldown_of_a_stop_for_the_same_reason_is_flapping(
+    story: list[tuple[str, Any, str]], *, flaps: bool
+) -> None:
+    found = find_alerts(view(decisions=tuple(decision(*one) for one in story)), "")
+    assert [one.alert for one in found] == ["PoolFlapping"] * flaps
+
+
+def test_a_pool_at_its_maximum_while_people_wait_raises_an_alert() -> None:
+    it = view()
+    for facts, raised in (({"waiting": 1}, True), ({}, False), ({"waiting": 1, "closed": "paused"}, False)):
+        load = PoolLoad(it.pool.spec.policy, NOW, most=3, current=3, **facts)
+        assert [one.alert for one in find_alerts(it, "", load)] == ["PoolAtMaximum"] * raised

@@ -368,12 +368,12 @@ def test_a_pool_of_another_policy_takes_the_workers_that_are_there() -> None:
         held = given.session(phase=SessionPhase.RUNNING, claim=given.claim(), worker_id=used.metadata.uid)
         await world.store.commit(*creation_ops(held))
         async with world.following():
-            pool = await world.settles()
+            pool = await world.settles(20)
             assert pool is not None
             assert [(one.number, one.worker_name) for one in pool.status.seats] == [(1, "mine")]
             assert pool.status.summary.workers == 1
             assert len(await world.workers()) == 3
-            assert pool.status.phase is PoolPhase.READY
+            assert pool.status.phase is PoolPhase.INITIALIZING
 
     run(life)
 

@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import partial
 
+import msgspec
 import pytest
 import structlog
 
@@ -19,6 +22,7 @@ from lcm.controllers.pool import packing
 from lcm.controllers.pool.demand import plan
 from lcm.controllers.pool.index import PoolClaims, SeatClaim
 from lcm.controllers.pool.packing import (
+    CLAIMS_PER_CHANGE,
     HORIZON,
     MANY_CHANGES,
     MOST_CLAIMS,
@@ -34,14 +38,15 @@ from lcm.model.base.errors import Later
 from lcm.model.base.machine import POOL_CONTROLLER
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.placement import SeatChange
-from lcm.model.kinds.pool import LabWorkerPool, PoolPhase, ScalingPolicy
+from lcm.model.kinds.pool import LabWorkerPool, PoolPacking, PoolPhase, ScalingPolicy, SmallRun
 from lcm.model.kinds.reservation import Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.claims import Terms
-from lcm.placement.pack_problem import PackAnswer, PackProblem, solve_packing
+from lcm.placement.pack_problem import STEPS_PER_CLAIM, PackAnswer, PackProblem, solve_packing
 from lcm.placement.pack_steps import SeatMove
 from lcm.placement.request import HeldClaim
+from lcm.placement.small_runs import SmallerType
 from lcm.sim.time.loop import run
 
 NOW = given.moment("08:00")
@@ -68,7 +73,7 @@ APART = (claimed(1, "10:00", "12:00", "s1"), claimed(2, "10:00", "12:00", "r1#3"
 
 def better_seats(seen: PoolView, filled: Mapping[int, LabWorker] | None = None) -> list[list[SeatChange]]:
     """Return what a packer would ask for."""
-    problem = run(lambda: make_problem(seen, filled or {}))
+    problem = run(lambda: make_problem(seen, filled or {}, len(seen.claims)))
     steps = solve_packing(problem).steps if problem else ()
     return [[_seat_change(move) for move in step] for step in steps]
 
@@ -100,10 +105,10 @@ async def test_a_problem_of_many_claims_is_made_in_turns() -> None:
     span = [(f"{9 + number % 9}:{number % 60:02}", f"{11 + number % 9}:00") for number in range(540)]
     claims = [claimed(1 + number % 900, *span[number % 540], f"s{number}") for number in range(30_000)]
     many = view(*claims, max_workers=1000)
-    problem = await make_problem(many, {})
+    problem = await make_problem(many, {}, 1)
     assert problem is not None
     assert len(problem.claims) == MOST_CLAIMS
-    assert await longest_turn(make_problem(many, {})) < here(0.05)
+    assert await longest_turn(make_problem(many, {}, 1)) < here(0.05)
 
 
 def test_what_has_a_worker_stays() -> None:
@@ -115,13 +120,28 @@ def test_what_has_a_worker_stays() -> None:
 def test_nothing_comes_onto_a_worker_that_is_smaller_or_has_labs_of_others() -> None:
     small = given.worker(phase=WorkerPhase.ACTIVE, capacity=given.amount(cpu_millis=1))
     whole = given.worker(phase=WorkerPhase.ACTIVE, capacity=given.machine())
-    problem = run(lambda: make_problem(view(*APART), {1: small, 3: whole}))
+    problem = run(lambda: make_problem(view(*APART), {1: small, 3: whole}, 1))
     assert problem is not None
     assert problem.terms.closed == {1}
 
 
+def test_nothing_comes_onto_a_smaller_machine_and_its_seat_stays_closed_after_it() -> None:
+    runs = (SmallRun(number=2, instance_type="m8i.4xlarge", until=given.moment("13:00")),)
+    problem = run(lambda: make_problem(view(*APART, small_runs=runs), {}, 1))
+    assert problem is not None
+    assert problem.terms.closed == {2}
+    assert problem.kinds == ()
+    small = SmallerType("m8i.4xlarge", given.machine(cpu_millis=16_000), Decimal("0.8"))
+    priced = run(lambda: make_problem(replace(view(*APART), smaller=(small,), usd_hourly=Decimal(2)), {}, 1))
+    assert priced is not None
+    assert [(one.name, one.price, one.capacity.cpu_millis) for one in priced.kinds] == [
+        ("", 2_000, 48_000),
+        ("m8i.4xlarge", 800, 16_000),
+    ]
+
+
 def test_claims_on_seats_beyond_the_pools_most_stay_there() -> None:
-    problem = run(lambda: make_problem(view(*APART, claimed(5, "10:00", "12:00", "s5")), {}))
+    problem = run(lambda: make_problem(view(*APART, claimed(5, "10:00", "12:00", "s5")), {}, 1))
     assert problem is not None
     assert problem.terms.seats == 5
     assert problem.terms.closed == {4, 5}
@@ -130,6 +150,21 @@ def test_claims_on_seats_beyond_the_pools_most_stay_there() -> None:
 def packer(world: Pools) -> SeatPacker:
     plane = world.plane(POOL_CONTROLLER)
     return SeatPacker(plane, Cache(plane), clock=world.clock, chance=world.half, pack=pack_here)
+
+
+def test_figures_that_were_written_are_those_of_the_pool() -> None:
+    now = given.moment("09:00")
+    new = PoolPacking(at=now, until=now + HORIZON, claims=2, moved=1, machine_hours=4, least_machine_hours=4)
+    written, old = (msgspec.structs.replace(new, at=at, saved_usd=Decimal(5)) for at in (now, now - HOUR))
+
+    async def life() -> None:
+        seen = packer(Pools())
+        seen._figures["uid-ccna"] = new
+        assert seen.figures_of(given.pool()) == new
+        assert seen.figures_of(given.pool(packing=old)) == new
+        assert seen.figures_of(given.pool(packing=written)) == written, "else it would be written again and again"
+
+    run(life)
 
 
 def due(packing: SeatPacker, seen: PoolView) -> str:
@@ -270,3 +305,30 @@ def test_the_operator_reads_how_well_a_pool_is_packed() -> None:
             assert 0 < packing.least_machine_hours <= packing.machine_hours
 
     run(life)
+
+
+def test_a_pool_that_packing_saved_money_is_not_written_again_for_that() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found(cpu=20)
+        start = world.clock.now() + 6 * HOUR
+        async with world.following():
+            for name in ("s1", "s2", "s3", "s4"):
+                await world.book(name, start)
+            for name in ("s1", "s3"):
+                await world.otto.delete(Ref(LabletSession, name))
+            await asyncio.sleep(HOUR.total_seconds())
+            before = await world.pool()
+            assert before.status.packing is not None
+            assert before.status.packing.saved_usd > 0
+            await asyncio.sleep(HOUR.total_seconds())
+            assert (await world.pool()).metadata.resource_version == before.metadata.resource_version
+
+    run(life)
+
+
+def test_few_changes_are_worth_few_steps_and_many_no_more_than_all_claims_are() -> None:
+    many = view(*(claimed(1, "20:00", "21:00", f"s{number}") for number in range(30)))
+    problems = [run(partial(make_problem, many, {}, changes)) for changes in (1, 2, 1_000)]
+    steps = [one.steps for one in problems if one]
+    assert steps == [CLAIMS_PER_CHANGE * STEPS_PER_CLAIM, 2 * CLAIMS_PER_CHANGE * STEPS_PER_CLAIM, 30 * STEPS_PER_CLAIM]

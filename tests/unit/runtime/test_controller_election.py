@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.plane_world import NOW, ROOT, Stage, service, template
 from harness.stores import FallibleStore, HandStopwatch
-from lcm.control.plane.protocol import Plane, Ref
+from lcm.control.plane.protocol import Plane, Ref, Tenure
 from lcm.controllers.runtime.election import Election, Lead
+from lcm.controllers.runtime.terms import LeaderTerm, TermKeeper
 from lcm.model.base.errors import Deposed, Forbidden, Later, LcmError, Stuck, Unreachable
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.providers.protocols.permit import check_permit
@@ -704,3 +705,44 @@ def test_candidates_that_die_sleep_and_lose_the_store_never_act_at_the_same_time
             host.kill()
 
     run(main, start=NOW)
+
+
+class CountingLine:
+    """A line to a store that notes how many leases each renewal had."""
+
+    def __init__(self, store: FallibleStore) -> None:
+        self._store = store
+        self.renewals: list[int] = []
+
+    async def renew(self, *leases: Tenure) -> None:
+        self.renewals.append(len(leases))
+        await self._store.renew(*leases)
+
+    async def lease(self, name: str) -> Tenure | None:
+        return await self._store.lease(name)
+
+    async def wait_until_vacant(self, name: str) -> None:
+        assert name
+        await asyncio.Event().wait()
+
+
+def test_one_request_renews_all_terms_of_a_process_and_one_that_is_lost_harms_no_other() -> None:
+    async def body(world: World) -> None:
+        line, keeper, stopwatch = CountingLine(world.store), TermKeeper(VirtualStopwatch()), VirtualStopwatch()
+        leases = [await world.store.acquire(name, "one", ttl_seconds=TTL) for name in ("a", "b", "c")]
+        terms = [LeaderTerm(lease, now(), stopwatch) for lease in leases if lease is not None]
+        keeping = [asyncio.ensure_future(keeper.keep(term, line)) for term in terms]
+        await asyncio.sleep(TTL * 4 + 1)
+        assert line.renewals == [3] * 12
+        await world.store.release(terms[1].lease)
+        await asyncio.sleep(TTL)
+        assert [one.done() for one in keeping] == [False, True, False]
+        assert isinstance(keeping[1].exception(), Deposed)
+        assert line.renewals[12:] == [3, 1, 1, 1, 2, 2]
+        await cancel_and_wait(keeping)
+        first = asyncio.ensure_future(keeper.keep(terms[0], line))
+        await asyncio.sleep(TTL * 2)
+        assert not first.done(), "the keeper goes on after nobody had a term"
+        await cancel_and_wait([first])
+
+    play(body)

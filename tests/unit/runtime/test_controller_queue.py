@@ -157,3 +157,16 @@ def test_no_wish_is_forgotten_and_no_key_is_taken_twice_at_once(wishes: list[tup
         await asyncio.gather(*workers, return_exceptions=True)
 
     play(body)
+
+
+def test_a_taker_that_is_cancelled_while_another_is_woken_ends_as_cancelled() -> None:
+    async def body(queue: WorkQueue[str]) -> None:
+        takers = [asyncio.ensure_future(queue.take()) for _ in range(2)]
+        await asyncio.sleep(0)
+        takers[0].cancel()
+        queue.add("a")  # wakes the second, past the first
+        ended = await asyncio.gather(*takers, return_exceptions=True)
+        assert isinstance(ended[0], asyncio.CancelledError)
+        assert ended[1] == "a"
+
+    play(body)

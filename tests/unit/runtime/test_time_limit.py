@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lcm.sim.time.loop import run
-from lcm.system.tasks import TimeLimit
+from lcm.system.tasks import LimitTimer, TimeLimit
 
 
 def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -71,3 +71,24 @@ async def test_the_shorter_of_two_limits_ends_its_own_part() -> None:
         await asyncio.sleep(15)
     with pytest.raises(TimeoutError), TimeLimit(10), TimeLimit(30):
         await asyncio.sleep(60)
+
+
+@in_virtual_time
+async def test_limits_that_share_a_timer_end_each_at_its_own_time() -> None:
+    timer, ended = LimitTimer(10, is_kept=True), dict[str, float]()
+
+    async def work(name: str, seconds: float) -> None:
+        try:
+            with TimeLimit(10, timer):
+                await asyncio.sleep(seconds)
+        except TimeoutError:
+            ended[name] = now()
+
+    tasks = []
+    for name, seconds in (("quick", 1), ("first", 60), ("slow", 9), ("second", 60)):
+        tasks.append(asyncio.ensure_future(work(name, seconds)))
+        await asyncio.sleep(3)
+    await asyncio.gather(*tasks)
+    assert ended == {"first": 13, "second": 19}
+    await work("later", 60)
+    assert ended["later"] == 29

@@ -123,6 +123,10 @@ def test_a_bad_value_stops_the_start_and_is_named(variable: Variable) -> None:
         ("AWS_ACCESS_KEY_ID", "hush", "set AWS_SECRET_ACCESS_KEY too"),
         ("AWS_SECRET_ACCESS_KEY", "hush", "set AWS_ACCESS_KEY_ID too"),
         ("ETCD_PASSWORD", "hush", "set ETCD_USER too"),
+        ("SMTP_HOST", "mail.example.org", "set MAIL_FROM too"),
+        ("SMTP_PASSWORD", "hush", "set SMTP_USER too"),
+        ("SMTP_CA_FILE", "/nowhere/ca.pem", "there is no file /nowhere/ca.pem"),
+        ("MAIL_TIME_ZONE", "Mars/Base", "use one such as Europe/Berlin"),
         ("MIN_WORKERS_PER_POOL", "11", "more than MAX_WORKERS_PER_POOL (10)"),
         ("SCALE_DOWN_THRESHOLD_CPU", "0.75", "not below SCALE_UP_THRESHOLD_CPU"),
     ],
@@ -133,6 +137,15 @@ def test_the_complaint_says_what_to_do(name: str, text: str, words: str) -> None
     assert words in told
     assert "\n" not in told, "one mistake, one line"
     assert "hush" not in told
+
+
+def test_mail_goes_unencrypted_only_within_this_machine() -> None:
+    mail = {"SMTP_HOST": "mail.example.org", "MAIL_FROM": "lcm@example.org"}
+    assert load_settings(mail).smtp_starttls
+    assert named(mail | {"SMTP_STARTTLS": "false"}) == ["SMTP_STARTTLS"]
+    assert load_settings(mail | {"SMTP_STARTTLS": "false", "SMTP_PORT": "465"}).smtp_port == 465
+    assert not load_settings(mail | {"SMTP_STARTTLS": "false", "SMTP_HOST": "127.0.0.1"}).smtp_starttls
+    assert named(mail | {"MAIL_FROM": "Eve <eve@example.org>, x@example.org"}) == ["MAIL_FROM"]
 
 
 def test_every_bad_value_is_reported_at_once(tmp_path: Path) -> None:
@@ -300,7 +313,11 @@ def leaves(struct: type[msgspec.Struct], path: str = "") -> list[str]:
 
 
 def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
-    assert leaves(SystemSettingsSpec) == list(config.RUNTIME_FIELDS)
+    assert leaves(SystemSettingsSpec) == [
+        *config.RUNTIME_FIELDS,
+        "quotas.rules",
+        "budgets.tracks",
+    ]  # lists, which no variable holds
     full = system(
         discovery={"enabled": False, "regions": ["eu-west-1"], "ami_name_pattern": "X-*", "scan_interval_seconds": 11},
         scheduler={
@@ -326,7 +343,8 @@ def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
         },
         learning={"review_difference": 0.6, "review_sessions": 20},
         artifacts={"retention_days": 7},
-        quotas={"max_pending": 21, "max_live": 22, "max_ahead": 23, "horizon_days": 24},
+        quotas={"max_pending": 21, "max_live": 22, "max_ahead": 23, "horizon_days": 24}
+        | {"max_nodes": 25, "max_hours_ahead": 26, "max_hours_per_month": 27, "max_usd_per_month": 28},
     )
     of_the_object = [one for one, (_, source) in shown({}, full).items() if source == "settings object"]
     assert sorted(of_the_object) == sorted(field.upper() for field in config.RUNTIME_FIELDS.values())

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from lcm.compose import api, process
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.kinds.settings import SystemSettingsSpec
-from lcm.settings.load import load_settings
+from lcm.model.money.prices import SHIPPED_ON
+from lcm.settings.load import Settings, load_settings
 from lcm.settings.values import VARIABLES
 
 NOW = datetime(2026, 11, 2, 9, tzinfo=UTC)
@@ -84,12 +85,28 @@ def test_what_only_an_extra_needs_may_be_missing() -> None:
 
 
 def test_problems_come_first_and_settings_after_what_was_found() -> None:
-    lines = run(ETCD_ENDPOINT="etcd:2379", LOG_LEVEL="LOUD").stdout.splitlines()
+    prices = priced(datetime.now(UTC).date())
+    lines = run(ETCD_ENDPOINT="etcd:2379", LOG_LEVEL="LOUD", PRICE_BOOK=prices).stdout.splitlines()
     assert lines[1] == "2 failed checks, 1 warning"
     words = [line.split(" ")[0] for line in lines if line.split(" ")[0] in {"fail", "warn", "ok", "VARIABLE"}]
     assert words == sorted(words, key=["fail", "warn", "ok", "VARIABLE"].index)
     assert lines[-1] == "2 failed checks, 1 warning: see the top"
-    assert run().stdout.splitlines()[1] == "no problems found"
+    assert run(PRICE_BOOK=prices).stdout.splitlines()[1] == "no problems found"
+
+
+def priced(day: date) -> str:
+    """Write prices of a day."""
+    Path("prices.toml").write_text(f"as_of = {day}\n", encoding="utf-8")
+    return "prices.toml"
+
+
+def test_old_prices_are_warned_of_with_their_date_and_what_to_do() -> None:
+    now = datetime(2027, 3, 1, tzinfo=UTC)
+    old = doctor.check_prices(Settings(), now)
+    assert (old.state, str(SHIPPED_ON) in old.detail, "PRICE_BOOK" in old.remedy) == (CheckState.WARN, True, True)
+    fresh = Settings(price_book=Path(priced(date(2027, 1, 1))))
+    assert doctor.check_prices(fresh, now).state is CheckState.OK
+    assert doctor.check_prices(fresh, now + timedelta(days=400)).state is CheckState.WARN
 
 
 def test_every_variable_is_shown_with_its_value_and_its_source() -> None:

@@ -17,6 +17,7 @@ from lcm.compose.packing_process import pack_in_process
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import Later
 from lcm.placement.pack_board import PackTerms
+from lcm.placement.pack_kinds import MachineKind
 from lcm.placement.pack_problem import PackProblem, SeatedClaim, solve_packing
 
 SOON = 60
@@ -153,3 +154,13 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+async def test_kinds_of_machines_reach_the_process() -> None:
+    kinds = (MachineKind("", given.machine(), 40), MachineKind("small", given.machine(cpu_millis=16_000), 14))
+    problem = apart()
+    terms = problem.terms._replace(seats=problem.terms.seats + 1)
+    priced = msgspec.structs.replace(problem, terms=terms, kinds=kinds)
+    answer = await pack_in_process(priced)
+    assert answer == solve_packing(priced)
+    assert answer.saved > 0

@@ -76,10 +76,10 @@ class Fickle(MemoryStore):
 
     away = False
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, *leases: Lease) -> None:
         if self.away:
             raise Unreachable("the store is away")
-        await super().renew(lease)
+        await super().renew(*leases)
 
     async def release(self, lease: Lease) -> None:
         if self.away:

@@ -31,11 +31,11 @@ from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition, PortUse
+from lcm.model.kinds.saved_lab import ObservationRequest
 from lcm.model.kinds.session import (
     CLEAN_UP_TIME,
     SESSION_MACHINE,
     LabletSession,
-    ObservationRequest,
     Progress,
     Seat,
     SessionCondition,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from harness.plane_world import NOW, ROOT, Stage
+from harness.plane_world import NOW, ROOT, Stage, template
 from harness.stores import FallibleStore
 from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
 from lcm.control.telemetry.alerts import list_alerts
@@ -84,6 +84,19 @@ async def test_a_full_store_is_told_without_a_write_and_logged_once() -> None:
     assert health.is_writable
     assert await stage[ROOT].alerts() == []
     assert [one["event"] for one in logs] == ["store takes no writes", "store takes writes again"]
+
+
+async def test_the_first_commit_that_is_refused_or_taken_tells_whether_the_store_takes_writes() -> None:
+    stage = Stage(store=SizedStore())
+    store, health = stage.store, stage.core.health
+    assert isinstance(store, SizedStore)
+    store.full = True
+    with pytest.raises(StoreFull):
+        await stage[ROOT].create(template())
+    assert health.unstored_alerts[0].reason == "StoreFull"
+    store.full = False
+    await stage[ROOT].create(template())
+    assert health.is_writable
 
 
 async def test_a_store_that_is_away_takes_no_writes_either() -> None:

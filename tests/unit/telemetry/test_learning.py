@@ -13,11 +13,11 @@ from lcm.control.plane.protocol import ObserveResources
 from lcm.control.telemetry.observations import SAMPLES_PER_KEY, read_samples
 from lcm.model.base.errors import IllegalStep
 from lcm.model.kinds.definition import LabletDefinition, PortEnd, PortUse, ResourceRequirements, Spread
+from lcm.model.kinds.saved_lab import ObservationRequest
 from lcm.model.kinds.session import (
     SESSION_MACHINE,
-    ObservationRequest,
     SessionPhase,
-    clear_timed_out_request,
+    clear_timed_out_requests,
     has_timed_out,
 )
 from lcm.model.kinds.settings import LearningSettings
@@ -380,8 +380,8 @@ def test_a_request_lasts_half_a_minute() -> None:
     assert not has_timed_out(None, late)
     assert not has_timed_out(request, soon)
     assert has_timed_out(request, late)
-    assert clear_timed_out_request(status, soon) is status
-    cleared = clear_timed_out_request(status, late)
+    assert clear_timed_out_requests(status, soon) is status
+    cleared = clear_timed_out_requests(status, late)
     assert cleared.observation_request is None
     assert cleared.observation_error == (
         "not observed: ada asked at 2026-11-02T10:00:00Z, and no answer came within 30 s; ask again"

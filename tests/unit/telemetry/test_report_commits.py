@@ -33,11 +33,10 @@ class Reports:
         return [entry.revision for entry in (await self.store.scan("t/", limit=1000)).entries]
 
 
-async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
+async def test_what_comes_at_the_same_time_shares_a_commit() -> None:
     it = Reports()
     await asyncio.gather(*(it.report(Put(f"t/{number:02}", b"x")) for number in range(20)))
-    first, *others = await it.revisions()
-    assert others == [first + 1] * 19
+    assert len(set(await it.revisions())) == 1
 
 
 async def test_one_that_conflicts_spoils_no_other() -> None:
@@ -53,7 +52,7 @@ async def test_two_about_the_same_worker_come_one_after_the_other() -> None:
     keys = ("t/0", "t/1", "t/1", "t/2")
     await asyncio.gather(*(it.report(Put(key, b"%d" % number)) for number, key in enumerate(keys)))
     first, *others = await it.revisions()
-    assert others == [first + 2, first + 1], "the second of a worker came after its first"
+    assert others == [first + 1, first], "the second of a worker came after its first"
     assert (await it.store.scan("t/1")).entries[0].value == b"2"
 
 

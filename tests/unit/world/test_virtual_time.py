@@ -7,8 +7,10 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -166,6 +168,18 @@ def test_threads_are_refused() -> None:
             await asyncio.to_thread(time.sleep, 0)
         with pytest.raises(AssertionError, match="threads cannot run in virtual time"):
             await asyncio.open_connection("localhost", 1)
+
+    run(main)
+
+
+def test_work_that_has_a_thread_of_its_own_is_done_at_once() -> None:
+    async def main() -> None:
+        loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        with ThreadPoolExecutor(1) as own:
+            assert await loop.run_in_executor(own, threading.get_ident) == threading.get_ident()
+            with pytest.raises(ZeroDivisionError):
+                await loop.run_in_executor(own, divmod, 1, 0)
+        assert loop.time() == began
 
     run(main)
 

@@ -8,6 +8,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat
 from lcm.model.money.prices import declared_capacity
+from lcm.placement.small_runs import smaller_room
 from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedState, is_live
@@ -36,7 +37,8 @@ def seat_holds_what_is_promised(
 ) -> Sequence[Violation]:
     """Check that a new claim fits on its seat beside the others, and that the pool has such a seat.
 
-    A seat holds what its pool's template promises, whichever worker fills it.
+    A seat holds what its pool's template promises, whichever worker fills it; until the end of a small run, what the
+    smaller machine holds that was chosen for it, besides sessions that are still on a worker that leaves the seat.
     """
     return [found for seat, claim in _new_seats(turn) for found in _check_seat(seen, turn.latest, seat, claim)]
 
@@ -106,5 +108,19 @@ def _check_seat(seen: ObservedState, about: Resource, seat: Seat, claim: Claim) 
     mine = [one for one in bookings if one.metadata.namespace == about.metadata.namespace]
     held = [each for one in mine for _, (where, each) in _held_seats(one) if where == seat]
     over = _shortage_of(claim, held, room) if room is not None else ""
+    for run in (one for one in pool.status.small_runs if one.number == seat.number and claim.start < one.until):
+        small, stay = (
+            smaller_room(template.spec.worker, run.instance_type),
+            [one for one in mine if not _leaves(seen, one)],
+        )
+        here = [each for one in stay for _, (where, each) in _held_seats(one) if where == seat]
+        less = "" if small is None else _shortage_of(claim, here, small)
+        over = over or less or (f"{run.instance_type} is there until {run.until:%d %H:%M}" * (claim.end > run.until))
     beside = [one for one in mine if any(where == seat for _, (where, _) in _held_seats(one))]
     return [violation(NO_CAPACITY, f"{seat.pool}/{seat.number}: {over}", about, *beside)] if over else ()
+
+
+def _leaves(seen: ObservedState, booking: LabletSession | Reservation) -> bool:
+    """Return whether a booking is a session on a worker that is being deleted: another takes its seat."""
+    worker = seen.workers.get(booking.status.worker_id or "") if isinstance(booking, LabletSession) else None
+    return worker is not None and worker.metadata.deletion_timestamp is not None

@@ -7,13 +7,15 @@ from typing import Final
 from lcm.model.base.capacity import Amount
 from lcm.model.kinds.definition import LabletDefinition, compute_amount
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.session import LabletSession, SessionPhase, is_asap
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
 from lcm.placement.places import is_accepting
 from lcm.providers.protocols.compute import InstanceState
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.scenario import ScenarioLab
 from lcm.sim.world.world import Violation
+from world.checks.places import suits_place
+from world.checks.pools import closed_reason
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedState
 from world.scenarios import UNHOSTABLE_PREFIX
@@ -31,7 +33,11 @@ _OWN_FILTERS: Final = frozenset({"cml_version", "node_definitions"})
 def unhostable_is_refused(
     seen: ObservedState, lab: ScenarioLab, asked_at: datetime, made: LabletSession
 ) -> Sequence[Violation]:
-    """Check an accepted booking: at that time nobody could know that no machine will do."""
+    """Check an accepted booking: at that time nobody could know that no machine will do.
+
+    The size of every machine is known from its type. What its image has is told by machines of the same region: one of
+    another region may have another image, also by the same name.
+    """
     known = [
         one
         for one in seen.workers.values()
@@ -41,7 +47,8 @@ def unhostable_is_refused(
         and _lacks(lab, one)
         and one.status.history[-1].at < asked_at - KNOWN_AFTER
     ]
-    if not known and not lab.name.endswith("size"):
+    told = {one.spec.aws.region for one in known}
+    if not lab.name.endswith("size") and not (told and told >= _regions_of(seen, lab.track)):
         return ()
     return [violation(IN_THE_WAY, f"{lab.name} was booked, and nobody can host it", made, *known)]
 
@@ -72,7 +79,8 @@ def nobody_waits_beside_room(seen: ObservedState, stage: Environment, now: datet
     found = []
     waiting = [one for one in seen.live_sessions() if _waits(one)]
     for worker in seen.workers.values() if waiting else ():
-        mine = [one for one in waiting if _track_of(seen, one) == worker.spec.lab_track]
+        mine = [one for one in waiting if _track_of(seen, one) == worker.spec.lab_track and suits_place(one, worker)]
+        mine = [one for one in mine if _is_open_for(seen, worker, one, now)]
         fits = bool(mine) and _serves(stage, worker, now) and _has_room(seen, worker, mine, now)
         for session in mine:
             what = ("beside room", worker.metadata.uid, session.metadata.uid)
@@ -94,8 +102,28 @@ def _lacks(lab: ScenarioLab, worker: LabWorker) -> bool:
     return worker.status.cml.node_definitions is not None
 
 
+def _regions_of(seen: ObservedState, track: str) -> set[str]:
+    """Return the regions in which a track has pools or workers."""
+    pools = [one for one in seen.pools.values() if one.spec.lab_track == track]
+    known = [found for one in pools if (found := seen.pool(one.metadata.name, one.metadata.namespace)) is not None]
+    there = {one.spec.aws.region for one in seen.workers.values() if one.spec.lab_track == track}
+    return there | {template.spec.worker.aws.region for _, template in known}
+
+
 def _waits(session: LabletSession) -> bool:
     return is_asap(session) and session.status.phase is SessionPhase.PENDING and not is_unhostable(session)
+
+
+def _is_open_for(seen: ObservedState, worker: LabWorker, session: LabletSession, now: datetime) -> bool:
+    """Return whether the pool of a worker is open as long as a session would be on it; without a pool it is.
+
+    A worker that a pool has adopted goes by the pool's hours like one that it made.
+    """
+    owner, every = worker.metadata.owner, seen.pools
+    adopted = (one for one in every.values() if any(seat.worker_id == worker.metadata.uid for seat in one.status.seats))
+    pool = every.get(owner.name) if owner else next(adopted, None)
+    end = now + timedelta(minutes=session.spec.duration_minutes or 0) + CLEAN_UP_TIME
+    return pool is None or not (closed_reason(pool, now) or closed_reason(pool, end))
 
 
 def _track_of(seen: ObservedState, session: LabletSession) -> str | None:

@@ -19,7 +19,7 @@ def licence_is_given_back_first(seen: ObservedState, deed: ObservedEffect, stage
     """Check that none of our processes terminates a machine whose licence the server still counts.
 
     A seat that the ledger calls orphaned is excused: CML could not be reached any more, and a person was told. So is
-    that of a machine that stands still, from before a restore: its record may not know of it, and CML cannot be asked.
+    that of a machine from before a restore whose CML cannot be asked: its record may not know of it.
     """
     if deed.host is None or deed.effect.verb != "terminate":
         return ()
@@ -27,7 +27,9 @@ def licence_is_given_back_first(seen: ObservedState, deed: ObservedEffect, stage
     if not _has_licence(stage, instance_id) or _is_orphaned(seen, instance_id):
         return ()
     machine = stage.cloud.account.machines[instance_id]
-    if _is_older_than_a_restore(seen, machine) and machine.state(deed.at) is not InstanceState.RUNNING:
+    cml = stage.fleet.find_cml(instance_id)
+    answers = machine.state(deed.at) is InstanceState.RUNNING and cml is not None and cml.is_up
+    if _is_older_than_a_restore(seen, machine) and not answers:
         return ()
     workers = [seen.workers[uid] for uid in seen.had_machine.get(instance_id, ()) if uid in seen.workers]
     return [violation(UNRETURNED, f"{deed.host} terminates {instance_id}, which holds a licence", *workers)]

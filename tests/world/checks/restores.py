@@ -51,9 +51,16 @@ def held_labs_are_told(seen: ObservedState, stage: Environment, now: datetime) -
         untold = uid in seen.forgotten and worker is not None and worker.metadata.uid not in told
         untold = untold and worker is not None and is_answering(worker, now)
         what = ("untold lab", where, uid, seen.holders.get(LABLET_CONTROLLER, ""))
+        _forget_other_leaders(seen, what)
         if seen.duration_of(what, now, is_so=untold) > TOLD_GRACE:
             found.append(violation(RESTORED, f"its lab is on {where}, and nobody is told", seen.forgotten[uid]))
     return found
+
+
+def _forget_other_leaders(seen: ObservedState, what: tuple[str, ...]) -> None:
+    """Forget since when a lab is untold under other leaders: one that leads again begins to count again, too."""
+    for other in [one for one in seen.since if one[:-1] == what[:-1] and one != what]:
+        del seen.since[other]
 
 
 def process_notices(seen: ObservedState, process: Process, now: datetime) -> Sequence[Violation]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
@@ -11,6 +12,7 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Violation
 from world.checks.capacity import seat_holds_what_is_promised, worker_is_not_overcommitted
+from world.checks.continued import booking_keeps_what_was_saved, continued_lab_is_the_saved_one
 from world.checks.events import alerts_are_told, change_is_told
 from world.checks.hosting import nobody_waits_beside_room, reasons_are_its_own, unhostable_is_not_placed
 from world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed
@@ -25,6 +27,17 @@ from world.checks.machines import (
     worker_has_one_machine,
 )
 from world.checks.phases import phase_changes_by_the_table, story_is_only_added_to
+from world.checks.places import place_is_as_wished
+from world.checks.pools import (
+    closed_pools_rest,
+    hourly_budget_is_kept,
+    load_stop_is_remembered,
+    load_waits_for_cooldown,
+    pools_have_their_minimum,
+    pools_keep_their_maximum,
+    promise_is_within_hours,
+    start_is_allowed,
+)
 from world.checks.ports import ports_are_not_shared, ports_in_use_are_not_given, ports_in_use_are_seen
 from world.checks.privacy import touched_is_their_own
 from world.checks.promises import (
@@ -75,9 +88,13 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         unhostable_is_not_placed,
         reasons_are_its_own,
         turn_is_fair,
+        place_is_as_wished,
+        promise_is_within_hours,
+        booking_keeps_what_was_saved,
     ),
-    Reservation: (*_EVERY, seat_holds_what_is_promised, reservation_keeps_its_claims),
+    Reservation: (*_EVERY, seat_holds_what_is_promised, reservation_keeps_its_claims, promise_is_within_hours),
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),
+    LabWorkerPool: (*_EVERY, load_waits_for_cooldown, load_stop_is_remembered),
 }
 """After each commit, about each object of a kind that it changed."""
 OTHERS: Final[Sequence[ChangeCheck]] = _EVERY
@@ -86,7 +103,7 @@ OTHERS: Final[Sequence[ChangeCheck]] = _EVERY
 LOOKING: Final[
     Mapping[type[Resource], Sequence[Callable[[ObservedState, ObservedChange[Any], Environment], Sequence[Violation]]]]
 ] = {
-    LabletSession: (ended_session_left_no_lab,),
+    LabletSession: (ended_session_left_no_lab, continued_lab_is_the_saved_one),
 }
 """Likewise, and compared with what is really there."""
 
@@ -98,6 +115,11 @@ EACH_COMMIT: Final[Sequence[Callable[[ObservedState, Commit], Sequence[Violation
     owner_is_within_limits,
 )
 """After each commit, about all of it."""
+
+LOOKING_AT_COMMIT: Final[Sequence[Callable[[ObservedState, Commit, Environment], Sequence[Violation]]]] = (
+    start_is_allowed,
+)
+"""Likewise, and compared with what is really there."""
 
 AFTER_EFFECT: Final[Sequence[Callable[[ObservedState, ObservedEffect, Environment], Sequence[Violation]]]] = (
     effect_is_the_leaders,
@@ -121,6 +143,10 @@ EVERY_MINUTE: Final[Sequence[Callable[[ObservedState, Environment, datetime], Se
     misfits_are_told,
     reason_is_true,
     ports_in_use_are_seen,
+    pools_have_their_minimum,
+    pools_keep_their_maximum,
+    closed_pools_rest,
+    hourly_budget_is_kept,
 )
 """Every minute: what may be so for a while, and not for long."""
 

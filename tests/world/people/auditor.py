@@ -15,11 +15,15 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.ledger import CostGroup
 from world.checked import CheckedWorld
+from world.checks.bills import parts_add_up
 from world.people.person import Person
 from world.scenarios import definition_name
 
 _EVERY_SECONDS: Final = 2_700
+_A_DAY: Final = timedelta(days=1)
+_MOST_ROWS: Final = 5_000
 _KINDS: Final = (LabWorker, LabWorkerPool, LabletDefinition, LabletSession, Reservation)
 Reading = Callable[[LocalPlane], Coroutine[Any, Any, object]]
 
@@ -38,6 +42,7 @@ class Auditor(Person):
                 return
             for reading in self._readings(self.world.clock.now()):
                 await self._read(reading)
+            await self._add_up()
 
     async def _read(self, reading: Reading) -> None:
         try:
@@ -46,6 +51,16 @@ class Auditor(Person):
             LcmError
         ) as error:  # what is gone by now is no fault; unexpected errors are noticed where they are raised
             self.witness.tell(f"{self.caller.name} reads: {type(error).__name__}")
+
+    async def _add_up(self) -> None:
+        """Read the ledger by some group: its parts are the bill."""
+        now, by = self.world.clock.now(), self.dice.choice(list(CostGroup))
+        try:
+            found = await self.ask(lambda plane: plane.ledger(by=by, since=now - _A_DAY, until=now, limit=_MOST_ROWS))
+        except LcmError as error:
+            self.witness.tell(f"{self.caller.name} reads the ledger: {type(error).__name__}")
+        else:
+            self.witness.add_violations(parts_add_up(found))
 
     def _readings(self, now: datetime) -> list[Reading]:
         kind = self.dice.choice(_KINDS)

@@ -13,7 +13,8 @@ from lcm.model.access.identity import Role
 from lcm.model.base.errors import Gone, LcmError
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.definition import DefinitionState, LabletDefinition
-from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.placement import PoolPauseRequest
+from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.settings import SchedulerSettings, Strategy, SystemSettings, SystemSettingsSpec
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -54,6 +55,8 @@ class Operator(Person):
             (2, self._add_worker),
             (1, self._change_settings),
         )
+        if any(pool.policy is not ScalingPolicy.SCHEDULED for pool in world.scenario.pools):
+            self._meddling += ((2, self._pause_pool), (2, self._resume_pool))
 
     async def meddle(self) -> None:
         """Change something about the fleet once in a while."""
@@ -152,10 +155,21 @@ class Operator(Person):
         """Change how many workers a pool may have, around the number in the scenario."""
         pool = self.dice.choice(self.world.scenario.pools)
         most = max(1, pool.least, pool.most + self.dice.choice((-2, -1, 0, 1, 2)))
-        ref = Ref(LabWorkerPool, pool.track)
+        ref = Ref(LabWorkerPool, pool.pool_name)
         await self.want(
-            f"let {pool.track} have {most} workers", lambda plane: plane.patch(ref, {"spec": {"max_workers": most}})
+            f"let {pool.pool_name} have {most} workers", lambda plane: plane.patch(ref, {"spec": {"max_workers": most}})
         )
+
+    async def _pause_pool(self) -> None:
+        """Pause a pool for a while; what was promised before is kept."""
+        pool = self.dice.choice(self.world.scenario.pools)
+        until = self.world.clock.now() + timedelta(minutes=self.dice.choice((20, 60, 180)))
+        ref, wish = Ref(LabWorkerPool, pool.pool_name), PoolPauseRequest(until=until, reason="otto wants a rest")
+        await self.want(f"pause {pool.pool_name} until {until:%H:%M}", lambda plane: plane.pause_pool(ref, wish))
+
+    async def _resume_pool(self) -> None:
+        ref = Ref(LabWorkerPool, self.dice.choice(self.world.scenario.pools).pool_name)
+        await self.want(f"resume {ref.name}", lambda plane: plane.resume_pool(ref))
 
     async def _publish(self) -> None:
         """Publish another version of a lab, which people then book instead of the last."""

@@ -9,6 +9,7 @@ from world.people.greedy import Greedy
 from world.people.listener import Listener
 from world.people.monitor import Monitor
 from world.people.operator import Operator
+from world.people.returner import Returner
 from world.people.stranger import Stranger
 from world.people.visitors import Visitors
 from world.scenarios import definition_name
@@ -29,6 +30,8 @@ class Population:
         if world.scenario.sessions_a_day:
             world.begin(Visitors(world, self._current).book_sessions())
         world.begin(Monitor(world).watch_processes())
+        for number in range(world.scenario.returners):
+            world.begin(Returner(world, self._current, f"ruth-{number}").come_back())
         if not world.scenario.bystanders:
             return
         world.begin(Greedy(world, self._current, "gus").grab())

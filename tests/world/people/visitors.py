@@ -168,9 +168,21 @@ class Visitors(Person):
             now, minutes = self.world.clock.now(), self._choose_minutes()
             latest = self._deadline() - timedelta(minutes=minutes)
             give_up = max(now + timedelta(minutes=5), min(now + timedelta(hours=2), latest))
-            return LabletSessionSpec(definition=self._choose_lab(), duration_minutes=minutes, give_up_at=give_up)
+            spec = LabletSessionSpec(definition=self._choose_lab(), duration_minutes=minutes, give_up_at=give_up)
+            return self._with_wishes(spec)
         start, end = self._choose_slot()
-        return LabletSessionSpec(definition=self._choose_lab(), timeslot_start=start, timeslot_end=end)
+        spec = LabletSessionSpec(definition=self._choose_lab(), timeslot_start=start, timeslot_end=end)
+        return self._with_wishes(spec)
+
+    def _with_wishes(self, spec: LabletSessionSpec) -> LabletSessionSpec:
+        """Return a booking that perhaps wants a region, or allows a spot machine, where there are several of these."""
+        scenario, changes = self.world.scenario, dict[str, object]()
+        if len(scenario.regions) > 1 and self.dice.random() < 0.5:
+            wish = self.dice.choice(("region_required", "region_preferred"))
+            changes[wish] = self.dice.choice(scenario.regions)
+        if any(pool.market == "spot" for pool in scenario.pools) and spec.timeslot_start is None:
+            changes["allow_spot"] = self.dice.random() < 0.7
+        return msgspec.structs.replace(spec, **changes)
 
     def _choose_slot(self) -> tuple[datetime, datetime]:
         """Choose a slot that is over before the quiet time is."""

@@ -22,7 +22,7 @@ from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, RiskReason, SessionPhase, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.ports import OPEN_PORTS, used_ports
-from lcm.placement import claims, ports
+from lcm.placement import claims, places, ports
 from lcm.placement.limits import PromiseRules
 from lcm.placement.pack_board import PackTerms
 from lcm.placement.pack_problem import SeatedClaim
@@ -37,6 +37,7 @@ from world.planted.deeds import (
     both,
     hole_comes_before_a_launch,
     machine_comes_back_smaller,
+    more_is_booked_after_a_launch,
     people_want_a_lab_now,
     somebody_forwards_ports,
     three_fit_on_a_machine_and_four_book,
@@ -53,6 +54,7 @@ RUSH: Final = changed(QUIET, labs=BROAD, quiet_hours=1.5)
 SHRUNK: Final = changed(QUIET, hours=1.5, quiet_hours=1.5)
 CROWD: Final = people_want_a_lab_now(6)
 OPENING: Final = (ScenarioPool(track="ccna", most=3, least=0),)
+MIXED: Final = (ScenarioPool(track="ccna", most=4, instance_type="m8i.12xlarge", smaller_types=("m8i.4xlarge",)),)
 FULL: Final = changed(BUSY, pools=QUIET.pools, labs=BROAD, sessions_a_day=600)
 
 
@@ -176,6 +178,15 @@ def what_has_begun_is_moved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(seat_moves, "refuse_unless_seat_takes", rest_fits)
 
 
+def smaller_machine_limits_nothing(patch: pytest.MonkeyPatch) -> None:
+    def unlimited(row: PoolSnapshot, terms: claims.Terms) -> SeatShapes | None:
+        shapes = real(row, terms)
+        return shapes._replace(limits={}) if shapes else None
+
+    real = places.seat_shapes
+    everywhere(patch, places.seat_shapes, unlimited)
+
+
 def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, risk.find_misfits, lambda _view, _now: {})
 
@@ -250,6 +261,13 @@ CAPACITY: Final = (
         both(people_want_a_lab_now(3, minutes=60), machine_comes_back_smaller),
     ),
     Planted("a seat takes everything", NO_CAPACITY, seat_takes_everything, FULL),
+    Planted(
+        "a smaller machine limits nothing",
+        NO_CAPACITY,
+        smaller_machine_limits_nothing,
+        changed(RUSH, pools=MIXED),
+        more_is_booked_after_a_launch,
+    ),
     Planted("a pool has one seat more", NO_CAPACITY, pool_has_one_seat_more, FULL),
     Planted("a claim ends with its slot", NO_CAPACITY, claim_ends_with_its_slot, BUSY),
     Planted("a claim begins with its slot", NO_CAPACITY, claim_begins_with_its_slot, BUSY),

@@ -43,7 +43,7 @@ def people_want_a_lab_now(count: int, minutes: int = 30, before: Deed = nothing)
             session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
             who = Caller(name=f"person-{number}", role=Role.USER)
             await before(world)
-            made = await world.insist(who, _booking(session))
+            made = await world.insist(who, booking_of(session))
             world.witness.record_acknowledged(made, f"{who.name} was told to book")
             await asyncio.sleep(2 * MINUTE)
 
@@ -69,7 +69,7 @@ async def two_book_the_last_room(world: CheckedWorld) -> None:
     asked = []
     for number, process in enumerate(world.alive):
         session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
-        asked.append(process.ask(Caller(name=f"person-{number}", role=Role.USER), _booking(session)))
+        asked.append(process.ask(Caller(name=f"person-{number}", role=Role.USER), booking_of(session)))
     await asyncio.gather(*asked, return_exceptions=True)
 
 
@@ -77,6 +77,14 @@ async def three_fit_on_a_machine_and_four_book(world: CheckedWorld) -> None:
     """Book the same slot for four, so that the last of them has a machine for itself."""
     await asyncio.sleep(2 * MINUTE)
     await _book_slot(world, [f"s{number}" for number in range(4)], timedelta(minutes=70))
+
+
+async def more_is_booked_after_a_launch(world: CheckedWorld) -> None:
+    """Book a slot for one, and another beside it once its machine is chosen."""
+    await asyncio.sleep(2 * MINUTE)
+    await _book_slot(world, ["s0"], timedelta(minutes=70), timedelta(minutes=120))
+    await asyncio.sleep(45 * MINUTE)
+    await _book_slot(world, ["t0"], timedelta(minutes=60))
 
 
 async def hole_comes_before_a_launch(world: CheckedWorld) -> None:
@@ -97,7 +105,7 @@ async def _book_slot(
     spec = LabletSessionSpec(definition=lab, timeslot_start=start, timeslot_end=start + span)
     for number, name in enumerate(names):
         session = LabletSession(metadata=Metadata(name=name), spec=spec)
-        await world.insist(Caller(name=f"person-{number}", role=Role.USER), _booking(session))
+        await world.insist(Caller(name=f"person-{number}", role=Role.USER), booking_of(session))
 
 
 async def launches_are_not_answered(world: CheckedWorld) -> None:
@@ -143,7 +151,7 @@ async def lab_is_wanted_that_nobody_has(world: CheckedWorld) -> None:
         await asyncio.sleep(MINUTE)
         spec = LabletSessionSpec(definition=definition_name(lab), duration_minutes=30)
         session = LabletSession(metadata=Metadata(name=f"odd{number}"), spec=spec)
-        await world.insist(Caller(name="odd", role=Role.USER), _booking(session))
+        await world.insist(Caller(name="odd", role=Role.USER), booking_of(session))
 
 
 async def somebody_grabs_all(world: CheckedWorld) -> None:
@@ -154,10 +162,10 @@ async def somebody_grabs_all(world: CheckedWorld) -> None:
     asked = []
     for number in range(14):
         session = LabletSession(metadata=Metadata(name=f"g{number}"), spec=spec)
-        asked.append(world.alive[number % len(world.alive)].ask(gus, _booking(session)))
+        asked.append(world.alive[number % len(world.alive)].ask(gus, booking_of(session)))
     await asyncio.gather(*asked, return_exceptions=True)
     await asyncio.sleep(MINUTE)
-    await world.insist(ada, _booking(LabletSession(metadata=Metadata(name="a1"), spec=spec)))
+    await world.insist(ada, booking_of(LabletSession(metadata=Metadata(name="a1"), spec=spec)))
 
 
 async def store_is_full(world: CheckedWorld) -> None:
@@ -232,7 +240,8 @@ async def somebody_forwards_ports(world: CheckedWorld) -> None:
     cml.labs.change_node(lab, next(iter(lab.nodes.values())), NodeUpdate(tags=tags))
 
 
-def _booking(session: LabletSession) -> PlaneCall[LabletSession]:
+def booking_of(session: LabletSession) -> PlaneCall[LabletSession]:
+    """Return the call that books a session."""
     return lambda plane: plane.create(session)
 
 

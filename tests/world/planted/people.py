@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from lcm.control.booking.promise import Promises
-from lcm.control.booking.quota import OwnerQuota, refuse_excess
+from lcm.control.booking.quota import BookingQuota, refuse_excess
 from lcm.controllers.scheduler import queue_plan
 from lcm.placement import rules
 from lcm.sim.world.scenario import ScenarioLab
@@ -43,13 +43,13 @@ def limits_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def bookings_of_one_owner_do_not_meet(patch: pytest.MonkeyPatch) -> None:
-    real = OwnerQuota._check
+    real = BookingQuota._check
 
-    async def unguarded(self: OwnerQuota, *asked: Any) -> tuple[()]:
+    async def unguarded(self: BookingQuota, *asked: Any) -> tuple[()]:
         await real(self, *asked)
         return ()
 
-    patch.setattr(OwnerQuota, "_check", unguarded)
+    patch.setattr(BookingQuota, "_check", unguarded)
 
 
 def first_come_is_first_served(patch: pytest.MonkeyPatch) -> None:

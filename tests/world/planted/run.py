@@ -14,10 +14,11 @@ from world.planted.faults import QUIET, Finding, Planted, search
 from world.planted.installation import INSTALLATION
 from world.planted.machines import MACHINES
 from world.planted.people import PEOPLE
+from world.planted.pools import POOLS
 from world.planted.sessions import SESSIONS
 from world.planted.words import WORDS
 
-PLANTED: Final[tuple[Planted, ...]] = (*CAPACITY, *INSTALLATION, *MACHINES, *PEOPLE, *SESSIONS, *WORDS)
+PLANTED: Final[tuple[Planted, ...]] = (*CAPACITY, *INSTALLATION, *MACHINES, *PEOPLE, *POOLS, *SESSIONS, *WORDS)
 QUICK: Final = tuple(one for one in PLANTED if one.scenario in (QUIET, RUSH))
 """Those that are found within a few seconds."""
 

@@ -13,7 +13,7 @@ from lcm.control.objects.records import Record, find_record, with_revision
 from lcm.controllers.runtime.lifecycle import Do, Unknown
 from lcm.controllers.session import ending
 from lcm.controllers.session.view import Decision, Discard, SessionView
-from lcm.model.access.identity import can_see
+from lcm.model.access.learner import can_see
 from lcm.model.base import resource
 from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, is_asap

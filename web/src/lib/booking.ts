@@ -11,6 +11,12 @@ const USUAL_MINUTES = 120;
 const ALPHABET = "bcdfghjkmnpqrstvwxz23456789";
 const LONGEST_FAMILY = 53;
 
+/** Return what a booking says about its region: nothing, where it must be, or where it should be. */
+export function regionWish(region: string, required: boolean): { region_required?: string; region_preferred?: string } {
+  if (!region) return {};
+  return required ? { region_required: region } : { region_preferred: region };
+}
+
 /** Return the durations to choose from: round ones, and the longest that is allowed. */
 export function durationsFor(longest: number): number[] {
   return [...LENGTHS.filter((minutes) => minutes < longest), longest];
@@ -125,10 +131,16 @@ const REASONS: Record<string, string> = {
   price_unknown: "The price of the machines is not known",
   hourly_budget: "The hour's budget is used up then",
   monthly_budget: "The month's budget is used up",
+  track_budget: "The month's budget for this kind of lab is used up",
   live_limit: "You have as many labs at that time as you may have",
   ahead_limit: "You have as many labs booked ahead as you may have",
   pending_limit: "You have as many labs waiting as you may have",
   horizon_limit: "Too far ahead to be booked yet",
+  nodes_limit: "Your labs have as many nodes at that time as they may have",
+  hours_ahead_limit: "You have as many hours booked ahead as you may have",
+  hours_limit: "You have used or booked all hours of your month",
+  usd_limit: "You have spent or booked all that you may spend in that month",
+  paused: "The machines are paused then",
 };
 
 /** Say why a start is not offered, in a few words. */
@@ -147,10 +159,9 @@ const WAITS: Record<string, string> = {
   unknown_need: "It is not known how large the lab is",
   ...Object.fromEntries(["cpu", "memory", "storage", "nodes", "ports", "labs"].map((why) => [why, FULL])),
   ...Object.fromEntries(
-    ["lab_type", "track", "region", "license_affinity", "licensed", "cml_version", "node_definitions"].map((why) => [
-      why,
-      UNSUITED,
-    ]),
+    ["lab_type", "track", "region", "spot", "license_affinity", "licensed", "cml_version", "node_definitions"].map(
+      (why) => [why, UNSUITED],
+    ),
   ),
 };
 const NOTHING_MISSING: Record<string, string> = {

@@ -1,13 +1,14 @@
 /** Pools in words: why they did something or nothing, what they may do, and what they have promised. Pure. */
-import type { CalendarView, LabWorkerPool, PoolPacking, PoolRow, SessionRow, WorkerRow } from "./model";
-import { capitalise, count, saySpan } from "./words";
+import type { CalendarView, LabWorkerPool, PoolChange, PoolPacking, PoolRow, SessionRow, WorkerRow } from "./model";
+import { sayWeekday } from "./reservations";
+import { capitalise, count, sayDollars, saySpan } from "./words";
 
 const POLICIES: Record<string, string> = {
   NONE: "Serves what its workers hold; starts and stops none by itself.",
-  CAPACITY_BASED: "Grows when CPU, memory or labs pass a threshold, or somebody waits; shrinks when all are low.",
-  LAB_COUNT_BASED: "Grows and shrinks with the number of labs on its workers.",
+  CAPACITY_BASED: "Grows when CPU or memory pass a threshold, or somebody waits; shrinks when both are low.",
+  LAB_COUNT_BASED: "Grows and shrinks with the number of labs on its workers, and when somebody waits.",
   SCHEDULED: "Starts workers ahead of what is booked, and lets them go afterwards.",
-  HYBRID: "Starts workers ahead of what is booked, and for those who wait.",
+  HYBRID: "Starts workers ahead of what is booked, and for load that is not.",
 };
 
 export function sayPolicy(policy: string): string {
@@ -36,9 +37,69 @@ export function wantedOf(pool: LabWorkerPool): number {
 
 export function sayHours(spec: LabWorkerPool["spec"]): string {
   const hours = spec.allowed_hours;
-  if (!hours || (hours.start_hour ?? 0) % 24 === (hours.end_hour ?? 24) % 24) return "at any time";
+  const days = hours?.weekdays?.length ? `on ${hours.weekdays.map(sayWeekday).join(", ")}` : "";
+  if (!hours || (hours.start_hour ?? 0) % 24 === (hours.end_hour ?? 24) % 24)
+    return days ? `${days}, all day, ${hours?.time_zone ?? "UTC"}` : "at any time";
   const two = (hour: number): string => `${String(hour).padStart(2, "0")}:00`;
-  return `from ${two(hours.start_hour ?? 0)} to ${two(hours.end_hour ?? 24)}, ${hours.time_zone ?? "UTC"}`;
+  const times = `from ${two(hours.start_hour ?? 0)} to ${two(hours.end_hour ?? 24)}`;
+  return [days, times, hours.time_zone ?? "UTC"].filter(Boolean).join(", ");
+}
+
+/** Say from which load on a pool grows and shrinks; "" if its policy does not go by load. */
+export function sayThresholds({ policy, thresholds }: LabWorkerPool["spec"]): string {
+  const percent = (share: number): string => `${Math.round(share * 100)} %`;
+  const limits = thresholds;
+  if (!limits || policy === "NONE" || policy === "SCHEDULED") return "";
+  const said =
+    policy === "LAB_COUNT_BASED"
+      ? `grows above ${limits.max_labs_per_worker} labs a worker, shrinks below ${limits.min_labs_per_worker}`
+      : `grows above ${percent(limits.cpu_scale_up)} of CPU or ${percent(limits.memory_scale_up)} of memory, ` +
+        `shrinks below ${percent(limits.cpu_scale_down)} and ${percent(limits.memory_scale_down)}`;
+  return `${said}; ${limits.scale_up_cooldown_minutes} min apart up, ${limits.scale_down_cooldown_minutes} down`;
+}
+
+/** Say how many machines are kept stopped to be started again quickly, and how many are. */
+export function sayWarmTier({ spec, status }: LabWorkerPool): string {
+  const kept = spec.warm_workers ?? 0;
+  if (!kept) return "none is kept: what is not needed is deleted";
+  return `up to ${kept} stopped; ${status?.workers_by_phase?.["STOPPED"] ?? 0} at present`;
+}
+
+/** Say which planned workers have a machine for the load, besides what is promised. */
+export function sayOpenSeats(status: LabWorkerPool["status"]): string {
+  const open = status?.open_seats ?? [];
+  return open.length ? `${open.join(", ")}` : "none";
+}
+
+export interface NextChange {
+  at: string;
+  text: string;
+}
+
+/** Return what changes next by what is known now: a pause that ends, a machine that is needed, or no longer. */
+export function nextChange(pool: LabWorkerPool, calendar: CalendarView, now: number): NextChange | null {
+  const found: NextChange[] = [];
+  const until = pool.status?.pause?.until;
+  if (until) found.push({ at: until, text: "its pause ends" });
+  for (const row of calendar.rows) {
+    if (row.pool !== pool.metadata.name || row.namespace !== (pool.metadata.namespace ?? "default")) continue;
+    for (const { start, end } of row.runs) {
+      found.push({ at: start, text: `planned worker ${row.seat} gets a machine for what is booked` });
+      if (end < calendar.until)
+        found.push({ at: end, text: `nothing is booked on planned worker ${row.seat} any more` });
+    }
+  }
+  return found.filter(({ at }) => Date.parse(at) > now).sort((a, b) => Date.parse(a.at) - Date.parse(b.at))[0] ?? null;
+}
+
+/** Say what a change of a pool concerns, and what becomes of it. */
+export function sayAffected({ affected, affected_left_off: more }: PoolChange, keep: boolean): string {
+  const number = affected.length + more;
+  if (!number) return "It concerns nothing that was promised.";
+  const several = number > 1;
+  const kept = several ? "are kept: their machines are started" : "is kept: its machine is started";
+  const ended = several ? "are ended, and their owners see why" : "is ended, and its owner sees why";
+  return `${count(number, "promised booking")} ${keep ? kept : ended}.`;
 }
 
 /** Say how long its boots take, as far as they were measured. */
@@ -53,8 +114,10 @@ export function sayBoots(seconds: readonly number[]): string {
 export function sayPacking(pools: readonly PoolPacking[]): string {
   const sum = (of: (one: PoolPacking) => number): string =>
     pools.reduce((total, one) => total + of(one), 0).toLocaleString(undefined, { maximumFractionDigits: 1 });
+  const saved = pools.reduce((total, one) => total + Number(one.saved_usd), 0);
+  const so = saved ? ` Packing has saved ${sayDollars(saved)} so far.` : "";
   const [taken, least] = [sum((one) => one.machine_hours), sum((one) => one.least_machine_hours)];
-  return `What is booked for the next 7 days takes ${taken} machine-hours; no plan needs less than ${least}.`;
+  return `What is booked for the next 7 days takes ${taken} machine-hours; no plan needs less than ${least}.${so}`;
 }
 
 export interface Spending {

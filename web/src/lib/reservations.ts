@@ -1,6 +1,6 @@
 /** What reservations hold and what follows from changing them, in words. Pure. */
-import type { Reservation, ReservationRow, SessionRow } from "./model";
-import { count, sayDate, sayMoment } from "./words";
+import type { ClassCost, Explanation, Reservation, ReservationRow, SessionRow } from "./model";
+import { count, sayDate, sayDollars, sayMoment } from "./words";
 
 const OVER: ReadonlySet<string> = new Set(["COMPLETED", "CANCELLED", "FAILED"]);
 
@@ -140,6 +140,20 @@ export function sayRule(spec: Reservation["spec"]): string {
   const every = (rule.interval ?? 1) > 1 ? `every ${rule.interval} ${rule.every}s` : `every ${rule.every}`;
   const days = (rule.weekdays ?? []).map((day) => sayWeekday(day as Weekday)).join(", ");
   return `${every}${days ? ` on ${days}` : ""} until ${sayDate(rule.until)}, at the same time in ${rule.time_zone}`;
+}
+
+/** Say what a class will cost; "" if no price is known. */
+export function sayPrice({ usd, sessions }: Pick<Explanation, "usd" | "sessions">): string {
+  if (usd === null || usd === undefined) return "";
+  const each = sessions > 1 ? `, ${sayDollars(Number(usd) / sessions)} for each lab` : "";
+  return `It will cost about ${sayDollars(Number(usd))}${each}.`;
+}
+
+/** Say what a class has cost, and will. */
+export function sayClassCost(cost: ClassCost): string {
+  const ahead = cost.sessions_ahead ? `, ${sayDollars(Number(cost.booked_usd))} booked` : "";
+  const unknown = cost.unpriced ? `; of ${count(cost.unpriced, "lab")} no price is known` : "";
+  return `${sayDollars(Number(cost.spent_usd))} so far${ahead}${unknown}`;
 }
 
 /** Say what a rehearsed reservation would hold. */

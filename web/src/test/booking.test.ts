@@ -102,7 +102,7 @@ describe("the calendar", () => {
   test("a day costs what was paid and what is planned", () => {
     const days = daysBetween(NOW - HOUR, NOW + 24 * HOUR);
     const row = { runs: [{ start: at(-2), end: at(2) }], usd_hourly: "5" } as unknown as CalendarRow;
-    const total = { name: "2031-11-03", usd: "7.5", seconds: 1, unpriced_seconds: 0 };
+    const total = { name: "2031-11-03", usd: "7.5", seconds: 1, unpriced_seconds: 0, saved_usd: "0" };
     const paid = { since: days[0]?.start ?? 0, until: NOW, days: [total] };
     expect(costsByDay(days, paid, plannedRuns([row]), NOW)).toMatchObject([
       { spent: 7.5, expected: 10 },

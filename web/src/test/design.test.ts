@@ -130,6 +130,10 @@ test("a pool's promises, hours and reasons in words", () => {
     allowed_hours: { start_hour: 6, end_hour: 22, time_zone: "UTC" },
   };
   expect(sayHours(spec as Parameters<typeof sayHours>[0])).toBe("from 06:00 to 22:00, UTC");
+  const weekdays = { ...spec.allowed_hours, weekdays: ["mon", "fri"] };
+  expect(sayHours({ ...spec, allowed_hours: weekdays } as Parameters<typeof sayHours>[0])).toBe(
+    "on Monday, Friday, from 06:00 to 22:00, UTC",
+  );
   const packing = {
     at: slot.start,
     until: slot.end,
@@ -137,9 +141,13 @@ test("a pool's promises, hours and reasons in words", () => {
     moved: 2,
     machine_hours: 107,
     least_machine_hours: 98.5,
+    saved_machine_hours: 0,
+    saved_usd: "0",
+    saved_since: null,
   };
   expect(sayPacking([packing, packing])).toBe(
     "What is booked for the next 7 days takes 214 machine-hours; no plan needs less than 197.",
   );
+  expect(sayPacking([{ ...packing, saved_usd: "12.5" }])).toContain("Packing has saved 12.50 USD so far.");
   expect(saySentence("no planned worker needs a machine")).toBe("No planned worker needs a machine.");
 });

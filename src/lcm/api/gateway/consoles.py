@@ -1,6 +1,7 @@
 """The route of a session's consoles: who may open one, what the audit says of it, and who is told.
 
-A console is for whoever sees its session: its owner, and staff. What is another's is answered like what is not there.
+A console is for whoever sees its session: its owner, its learner, and staff. What is another's is answered like what
+is not there.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from lcm.control.delivery.events import announce_console
 from lcm.control.objects.consoles import ConsoleTarget, find_console, find_running
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.bodies import OneQuery
-from lcm.model.access.identity import PEOPLE, STAFF
+from lcm.model.access.identity import GUESTS, PEOPLE, STAFF, Caller, Role
+from lcm.model.access.learner import is_owner, learner_of
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.base.event import encode_event
 from lcm.model.kinds.console import CONSOLES_PATH, ConsoleKind
@@ -37,7 +39,9 @@ _log: Final = structlog.get_logger()
 class ConsoleQuery(OneQuery):
     """How to open a console."""
 
-    look: Annotated[bool, Meta(description="look along without typing; for staff, and its owner is told")] = False
+    look: Annotated[
+        bool, Meta(description="look along without typing; for staff and who booked it for a learner, who is told")
+    ] = False
 
 
 async def _explain_upgrade(request: Request) -> Answer:
@@ -51,8 +55,7 @@ async def _open_console(request: Request, socket: Socket) -> None:
     session, caller, name = target.session, request.signed_in, target.console.name
     ref = request.ref(LabletSession, request.query(ConsoleQuery).namespace)
     console = OpenConsole(
-        session.metadata.uid,
-        session.spec.owner,
+        session,
         caller,
         name,
         looking=looking,
@@ -78,17 +81,21 @@ async def _open_console(request: Request, socket: Socket) -> None:
 async def _find_target(request: Request) -> ConsoleTarget:
     query = request.query(ConsoleQuery)
     target = await find_console(request.writer, request.ref(LabletSession, query.namespace), request.params[1])
-    if query.look and request.signed_in.role not in STAFF:
-        raise Forbidden("only staff look along; open the console without look")
+    if query.look and not _may_look(request.signed_in, target.session):
+        raise Forbidden("only staff, and who booked it for a learner, look along; open the console without look")
     if query.look and target.console.kind is ConsoleKind.TCP:
         raise Invalid(Fault("look", "nobody can look along at a TCP port", "open a serial console or a screen"))
     return target
 
 
+def _may_look(caller: Caller, session: LabletSession) -> bool:
+    return caller.role in STAFF or (is_owner(caller, session) and bool(learner_of(session)))
+
+
 async def _record(writer: Writer, target: ConsoleTarget, console: OpenConsole, verb: str, detail: str) -> None:
-    """Write the audit, and the event for the owner if it is not the owner's own console."""
+    """Write the audit, and the event for those whose session it is if it is not the console of whom it is for."""
     session, events = target.session, list[bytes]()
-    if not console.is_owners:
+    if not console.is_own:
         event = announce_console(
             session,
             console.caller,
@@ -115,6 +122,8 @@ async def _record_end(
         _log.warning("end of a console not recorded", session=console.session_id, detail=detail, error=str(error))
 
 
+CONSOLE_USERS: Final = (PEOPLE | GUESTS) - {Role.VIEWER}
+
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
@@ -122,7 +131,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _explain_upgrade,
         "openLabletSessionConsole",
         "Open a console as a WebSocket: binary messages are its bytes; text messages tell an owner who else is there",
-        policy=Policy(PEOPLE),
+        policy=Policy(CONSOLE_USERS),
         kind=KINDS["LabletSession"],
         query=ConsoleQuery,
         status=101,

@@ -18,7 +18,8 @@ from lcm.api.http.problems import BUSY, RATE_LIMITED, Declined
 from lcm.api.http.sockets import SESSION_OVER, TOKEN_OVER
 from lcm.control.delivery.events import CONSOLE_CLOSED, CONSOLE_OPENED
 from lcm.control.delivery.feed import Feed
-from lcm.model.access.identity import Caller, can_see
+from lcm.model.access.identity import Caller
+from lcm.model.access.learner import can_see, is_learner, is_owner, learner_of
 from lcm.model.base.errors import LcmError
 from lcm.model.base.event import Event, SessionConsoleJoined
 from lcm.model.base.resource import Part
@@ -37,7 +38,7 @@ _log: Final = structlog.get_logger()
 
 
 class ConsoleNotice(Part):
-    """A control message to the owner of a session: who else has a console of it open, or no longer has."""
+    """A control message to a session's owner and learner: who else has a console of it open, or no longer has."""
 
     type: str
     who: str
@@ -51,8 +52,7 @@ class OpenConsole:
 
     def __init__(
         self,
-        session_id: str,
-        owner: str,
+        session: LabletSession,
         caller: Caller,
         name: str,
         *,
@@ -61,8 +61,8 @@ class OpenConsole:
         find_session: Callable[[], Awaitable[LabletSession | None]],
     ) -> None:
         """Describe a console. `find_session` reads its session; None when that does not run any more."""
-        self.session_id = session_id
-        self.owner = owner
+        self.session_id = session.metadata.uid
+        self._session = session
         self.caller = caller
         self.name = name
         self.looking = looking
@@ -76,8 +76,22 @@ class OpenConsole:
         self._has_notices, self._must_end = asyncio.Event(), asyncio.Event()
 
     @property
-    def is_owners(self) -> bool:
-        return self.caller.name == self.owner
+    def is_own(self) -> bool:
+        """Whether it is the console of whom the session is for: nobody needs to be told of it."""
+        return self._is_learners if learner_of(self._session) else self._is_owners
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its client is told who else is there."""
+        return self._is_owners or self._is_learners
+
+    @property
+    def _is_owners(self) -> bool:
+        return is_owner(self.caller, self._session)
+
+    @property
+    def _is_learners(self) -> bool:
+        return is_learner(self.caller, self._session)
 
     def notify(self, notice: ConsoleNotice) -> None:
         """Queue a notice for the client."""
@@ -135,7 +149,7 @@ class OpenConsoles:
         self._by_session.setdefault(console.session_id, set()).add(console)
         self._per_caller[console.caller.name] += 1
         self._look_at(self._changed, {console.session_id})
-        if console.is_owners:
+        if console.is_told:
             for other in known:
                 if other.is_announced:  # of the others an event will tell
                     console.notify(_notice_about(other))
@@ -214,10 +228,10 @@ class OpenConsoles:
             looking=joined.looking,
         )
         for console in self._by_session.get(joined.session_id, ()):
-            if console.is_owners:
-                console.notify(notice)
-            elif (console.caller.name, console.name) == (joined.who, joined.console):
+            if (console.caller.name, console.name) == (joined.who, joined.console):
                 console.is_announced = joined.is_open
+            elif console.is_told:
+                console.notify(notice)
 
 
 def _notice_about(other: OpenConsole) -> ConsoleNotice:

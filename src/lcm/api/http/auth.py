@@ -178,7 +178,6 @@ class Authenticator:
         self._failures = failures
         self._issued = issued
         self._callers = TokenBuckets(limits)
-        self._writes = TokenBuckets(limits, rate=limits.writes_per_hour / 3600, burst=limits.write_burst)
         self._anonymous = TokenBuckets(limits)
         self._public = TokenBuckets(limits)
 
@@ -206,7 +205,7 @@ class Authenticator:
         caller = request.caller = credential.caller
         if caller.role is not Role.SERVICE:
             changes = not policy.read_only and request.scope["method"] not in SAFE_METHODS
-            self._check_rates(caller, now, changes=changes)
+            self._check_rates(request, caller, now, changes=changes)
             if b"lcm-actor" in request.headers:
                 raise Forbidden("only services may send Lcm-Actor: leave it out")
         if caller.role not in policy.roles:
@@ -225,12 +224,12 @@ class Authenticator:
             check_same_origin(request)
         caller = request.signed_in
         if caller.role not in SEES_ALL:
-            _check_rate(self._writes.take(caller.name, now), "more changes than allowed; slow down")
+            _check_rate(request.shared.writes.take(caller.name, now), "more changes than allowed; slow down")
 
-    def _check_rates(self, caller: Caller, now: float, *, changes: bool) -> None:
+    def _check_rates(self, request: Request, caller: Caller, now: float, *, changes: bool) -> None:
         _check_rate(self._callers.take(caller.name, now))
         if caller.role not in SEES_ALL and changes:
-            _check_rate(self._writes.take(caller.name, now), "more changes than allowed; slow down")
+            _check_rate(request.shared.writes.take(caller.name, now), "more changes than allowed; slow down")
 
     async def verify(self, request: Request) -> None:
         """Verify an issuer's token, so that it is known from now on. Raises Declined when it is refused, or Later."""

@@ -77,6 +77,12 @@ class TokenBuckets:
             levels.popitem(last=False)
         return 0.0 if allowed else (1 - level) / self._rate
 
+    def charge(self, name: str, count: int) -> None:
+        """Take more tokens for what was admitted already; who owes some waits until they have come."""
+        if name in self._levels and count > 0:
+            level, at = self._levels[name]
+            self._levels[name] = level - count, at
+
     def __len__(self) -> int:
         return len(self._levels)
 

@@ -17,7 +17,7 @@ from lcm.api.http.limits import ApiLimits, TokenBuckets
 from lcm.api.http.request import Request
 from lcm.control.access.audit import AuditedAction, make_record
 from lcm.control.objects.writer import commit_ops
-from lcm.model.access.identity import PEOPLE
+from lcm.model.access.identity import GUESTS, PEOPLE
 from lcm.model.base.errors import LcmError
 from lcm.model.base.resource import shorten_text
 from lcm.store.base import Put, Store
@@ -103,7 +103,7 @@ class RefusalLog:
 
 
 def _is_refusal(request: Request, status: int) -> bool:
-    if request.caller is None or request.caller.role not in PEOPLE:
+    if request.caller is None or request.caller.role not in PEOPLE | GUESTS:
         return False
     is_write = request.route is not None and request.route.method != "GET"
     return status == HTTPStatus.FORBIDDEN or (is_write and status == HTTPStatus.NOT_FOUND)

@@ -133,6 +133,8 @@ class RequestContext:
     bodies: HeldBodies = field(init=False)
     exchanges: TokenBuckets = field(init=False)
     """Sign-ins of each address that have us ask the provider."""
+    writes: TokenBuckets = field(init=False)
+    """Changes of each user and author."""
     snapshots: RowSnapshots = field(init=False)
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     acting: Callable[[Caller], Plane] = field(init=False)
@@ -142,6 +144,7 @@ class RequestContext:
         limits = self.limits
         self.bodies = HeldBodies(limits)
         self.exchanges = TokenBuckets(limits, rate=limits.exchanges_per_second, burst=limits.exchange_burst)
+        self.writes = TokenBuckets(limits, rate=limits.writes_per_hour / 3600, burst=limits.write_burst)
         self.snapshots = RowSnapshots(self.core, self.feed)
         self.acting = lru_cache(maxsize=1_000)(self.core.plane_for)
 
@@ -284,8 +287,9 @@ class Request:
 
     @property
     def has_if_match(self) -> bool:
-        """Whether If-Match demands a revision. Never for POST, where there is no revision to match."""
-        return self.scope["method"] != "POST" and self.headers.get(b"if-match", b"*").strip() != b"*"
+        """Whether If-Match demands a revision, where there is one to match."""
+        matches = self.route is not None and "If-Match" in self.route.headers
+        return matches and self.headers.get(b"if-match", b"*").strip() != b"*"
 
     @property
     def idempotency_key(self) -> str | None:

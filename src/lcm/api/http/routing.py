@@ -14,7 +14,7 @@ from lcm.api.http.answers import JSON, Answer, Stream
 from lcm.api.http.problems import NO_ROUTE, Declined
 from lcm.api.http.request import Request
 from lcm.api.http.sockets import Socket
-from lcm.model.access.identity import EVERYONE, PERMISSIONS, SERVICE, STAFF, Role, Verb
+from lcm.model.access.identity import BOOKERS, EVERYONE, PERMISSIONS, SERVICE, STAFF, Role, Verb
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Kind, Resource
 
@@ -44,6 +44,7 @@ PUBLIC: Final = Policy(EVERYONE, public=True)
 HEALTH: Final = Policy(EVERYONE, public=True, limited=False)
 """For probes, which share an address with everybody else behind a proxy and must not fail because of them."""
 SIGNED_IN: Final = Policy(EVERYONE)
+FOR_BOOKERS: Final = Policy(BOOKERS)
 STAFF_AND_SERVICES: Final = Policy(STAFF | SERVICE)
 SERVICES: Final = Policy(SERVICE)
 

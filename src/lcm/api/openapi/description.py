@@ -14,7 +14,7 @@ import msgspec
 from lcm.api.http.answers import PROBLEM
 from lcm.api.http.problems import REASONS
 from lcm.api.http.routing import Patch, Route
-from lcm.api.routes.shapes import SCHEMAS
+from lcm.control.plane.batch import SCHEMAS
 from lcm.control.plane.problems import Problem
 from lcm.control.plane.wire import IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_PATTERN
 from lcm.model.base.data_files import read_data_file

@@ -17,12 +17,16 @@ from lcm.api.http.problems import UNAUTHORIZED
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, PUBLIC, SIGNED_IN, Policy, Route
 from lcm.control.access.audit import AuditFilter, search_newest_records, search_records
+from lcm.control.access.invitations import invite
 from lcm.control.access.sealing import ClearText, SealedText
 from lcm.control.access.tokens import no_such_token
+from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.wire import (
     DEFAULT_LIFE_SECONDS,
     LONGEST_LIFE_SECONDS,
     AuditList,
+    Invitation,
+    InvitationRequest,
     SignInLink,
     TokenList,
     TokenMade,
@@ -30,10 +34,13 @@ from lcm.control.plane.wire import (
     token_info,
 )
 from lcm.control.upkeep.rotation import Rotated, Rotation, RotationRequest
-from lcm.model.access.identity import ADMINS, PEOPLE, RANKS, STAFF, AccessToken, Caller, Role
+from lcm.model.access.identity import ADMINS, BOOKERS, GRANTS, GUESTS, PEOPLE, STAFF, AccessToken, Caller, Reach, Role
+from lcm.model.access.mail_address import normalize_address
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Forbidden, Invalid, NoRoom, Refused
 from lcm.model.base.resource import Moment, Part
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.session import LabletSession
 
 FOR_PEOPLE: Final = Policy(PEOPLE)
 _SHORTEST_SECONDS: Final = 60
@@ -51,7 +58,7 @@ async def _create_token(request: Request) -> Answer:
     name, role = wish.name or caller.name, wish.role or caller.role
     _check_permitted(caller, name, role)
     expires_at = _expiry_of(request, wish.expires_in_seconds)
-    await check_room(request, name)
+    check_room(request, name)
     secret, token = await request.shared.tokens.make(
         name,
         role,
@@ -59,13 +66,15 @@ async def _create_token(request: Request) -> Answer:
         made_by=caller.name,
         made_with=request.credential,
         writer=request.writer,
+        reach=_reach_of(caller, wish),
     )
     return json_answer(TokenMade(token=secret.reveal(), info=token_info(token)), 201)
 
 
-async def check_room(request: Request, name: str) -> None:
+def check_room(request: Request, name: str) -> None:
     """Raise NoRoom when somebody has as many tokens, browser sessions included, as one may have."""
-    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
+    tokens = request.shared.tokens
+    if tokens.count(name, session=False) + tokens.count(name, session=True) >= _MOST_TOKENS:
         raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
 
 
@@ -79,16 +88,34 @@ async def _revoke_token(request: Request) -> Answer:
 
 
 def _may_manage(caller: Caller, token: AccessToken) -> bool:
-    return caller.role in ADMINS or token.name == caller.name
+    is_inviter = bool(token.reach.seat) and not token.session and token.made_by == caller.name
+    return caller.role in ADMINS or token.name == caller.name or is_inviter
 
 
 def _check_permitted(caller: Caller, name: str, role: Role) -> None:
+    if role in GUESTS:
+        raise Forbidden("a guest has one seat: `lcm invite SESSION` makes the link for it")
     if caller.role in ADMINS:
         return
     if name != caller.name:
         raise Forbidden(f"{caller.name} may not make a token for {name}")
-    if role not in RANKS or RANKS.index(role) < RANKS.index(caller.role):
+    if role not in GRANTS.get(caller.role, ()):
         raise Forbidden(f"a caller of role {caller.role} may not make a token of role {role}")
+
+
+def _reach_of(caller: Caller, wish: TokenRequest) -> Reach:
+    """Return what a new token is matched by and limited to: never more than what it is made with."""
+    own, tracks = caller.reach, tuple(dict.fromkeys(wish.tracks or ()))
+    if caller.role not in ADMINS:
+        if wish.email is not None and normalize_address(wish.email) != own.email:
+            raise Forbidden("only an administrator puts an address on a token, as one proves it")
+        if own.tracks and not {*tracks} <= {*own.tracks}:
+            raise Forbidden(f"this token books on {', '.join(own.tracks)} only, and so does what is made with it")
+        return Reach(email=own.email, tracks=tracks or own.tracks)
+    address = normalize_address(wish.email)
+    if wish.email is not None and not address:
+        raise Invalid(Fault("email", "not an address that mail can be sent to", "write for example ada@example.org"))
+    return Reach(email=address, tracks=tracks)
 
 
 def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
@@ -120,7 +147,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
         "/api/tokens",
         _list_tokens,
         "listTokens",
-        "List your own tokens; administrators see all",
+        "List your own tokens and the invitations that you made; administrators see all",
         policy=FOR_PEOPLE,
         answer=TokenList,
     ),
@@ -155,12 +182,12 @@ _CONFIRM_POLICY: Final = b"default-src 'none'; form-action 'self'; frame-ancesto
 _CONFIRM_PAGE: Final = b"""\
 <!doctype html><html lang="en"><head><meta charset="utf-8"><title>Lablet Cloud Manager</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"></head>
-<body><h1>Lablet Cloud Manager</h1><p>Sign in with this browser? The link works once.</p>
+<body><h1>Lablet Cloud Manager</h1><p>Sign in with this browser?</p>
 <form method="post"><button>Sign in</button></form></body></html>
 """
 """The form is sent to the page's own address, so that the code is nowhere in the page."""
 _HOST: Final = re.compile(rb"[A-Za-z0-9._-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
-_LINK_INVALID: Final = "this link is not valid or has expired: `lcm sign-in` prints a new one"
+_LINK_INVALID: Final = "this link is not valid or has expired: `lcm sign-in` prints a new one, `lcm invite` for others"
 
 
 class CodeQuery(Part):
@@ -176,13 +203,27 @@ def link_path(code: str) -> str:
 
 async def _create_link(request: Request) -> Answer:
     caller, sign_ins = request.signed_in, request.shared.sign_ins
-    await check_room(request, caller.name)
+    check_room(request, caller.name)
     if await sign_ins.count_links(caller.name) >= _MOST_LINKS:
         raise NoRoom(f"{caller.name} has {_MOST_LINKS} sign-in links: use one, or wait until they expire")
     code, expires_at = await sign_ins.make_code(
-        caller.name, caller.role, writer=request.writer, made_with=request.credential
+        caller.name, caller.role, writer=request.writer, made_with=request.credential, reach=caller.reach
     )
     return json_answer(SignInLink(path=link_path(code.reveal()), expires_at=expires_at))
+
+
+async def _invite(request: Request) -> Answer:
+    query = request.query(OneQuery)
+    wish = await request.read(InvitationRequest, empty=InvitationRequest())
+    session = await request.writer.read(request.ref(LabletSession, query.namespace))
+    secret, token = await invite(
+        request.shared.tokens,
+        session,
+        writer=request.writer,
+        made_with=request.credential,
+        life=timedelta(seconds=wish.expires_in_seconds) if wish.expires_in_seconds else None,
+    )
+    return json_answer(Invitation(path=link_path(secret.reveal()), info=token_info(token)), 201)
 
 
 async def _show_sign_in(request: Request) -> Answer:
@@ -259,7 +300,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         SIGN_IN_PATH,
         _sign_in,
         "signIn",
-        "Begin a browser's session with the code of a sign-in link, which works once",
+        "Begin a browser's session with the code of a sign-in link, which works once, or of an invitation",
         policy=PUBLIC,
         query=CodeQuery,
         status=303,
@@ -273,6 +314,21 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
         "Make a link with which a browser signs in as the caller, once and within ten minutes",
         policy=FOR_PEOPLE,
         answer=SignInLink,
+        also=(409,),
+    ),
+    Route(
+        POST,
+        "/api/lablet-sessions/{id}/invitation",
+        _invite,
+        "inviteLearner",
+        "Make a link with which a browser uses this session and nothing else, until it is over or the link is revoked",
+        policy=Policy(BOOKERS & PEOPLE),
+        kind=KINDS["LabletSession"],
+        query=OneQuery,
+        body=InvitationRequest,
+        body_needed=False,
+        answer=Invitation,
+        status=201,
         also=(409,),
     ),
     Route(

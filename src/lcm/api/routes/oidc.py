@@ -111,7 +111,7 @@ async def _begin_session(
     """Begin the session of whom the provider names, and return when it ends. Raises SignInFailedError or NoRoom."""
     found = await provider.finish(pending, _read_answer(request), admit=partial(_admit_exchange, request))
     assert pending is not None, "without it nothing is finished"
-    await check_room(request, found.caller.name)
+    check_room(request, found.caller.name)
     use = SignInUse(provider.client.issuer, pending.state, pending.expires_at)
     made = await request.shared.sign_ins.begin_session(found.caller, found.bound, use, request.writer_for)
     if made is None:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from lcm.control.plane.problems import Problem
 from lcm.model.base.resource import Count, Fraction, Moment, Part, ShortText
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 
@@ -42,14 +42,18 @@ class PlannedLab(Part):
 
 
 class PlannedPool(Part):
-    """The machines of one track."""
+    """Machines of one track. Of several pools of a track each has a name, or a region, of its own."""
 
     track: ShortText
     instance_type: ShortText
     max: Count
+    name: ShortText | UnsetType = UNSET
     min: Count | UnsetType = UNSET
     region: ShortText | UnsetType = UNSET
     price: _Price | UnsetType = UNSET
+    spot: bool | UnsetType = UNSET
+    policy: ScalingPolicy | UnsetType = UNSET
+    warm: Count | UnsetType = UNSET
 
 
 class PlannedExtension(Part):
@@ -73,6 +77,9 @@ class PlannedSessions(Part):
     booked_at: _When | UnsetType = UNSET
     cancelled_at: _When | UnsetType = UNSET
     extended: Annotated[tuple[PlannedExtension, ...], Meta(max_length=100)] | UnsetType = UNSET
+    region: ShortText | UnsetType = UNSET
+    prefer_region: ShortText | UnsetType = UNSET
+    spot: bool | UnsetType = UNSET
 
 
 class PlannedTimetable(Part):

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from lcm.api.http.answers import JSON, MERGE_PATCH, Answer, json_answer, resource_answer, stored_answer
 from lcm.api.http.request import Request, convert_document, epoch_header
-from lcm.api.http.routing import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Handler, Patch, Route, policy_for
+from lcm.api.http.routing import DELETE, FOR_BOOKERS, GET, PATCH, POST, PUT, Handler, Patch, Route, policy_for
 from lcm.api.routes.shapes import LISTS, ApplyBody, DryQuery, ListQuery, WriteQuery, define_body
 from lcm.control.objects.writer import missing_error
+from lcm.control.plane.batch import BatchAnswer, BatchRequest
 from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.protocol import Action, Ref
 from lcm.control.plane.wire import ACTIONS, IDEMPOTENCY_KEY, Results
-from lcm.model.access.identity import Verb
+from lcm.model.access.identity import SEES_ALL, Verb
 from lcm.model.access.secret import holds_secrets
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import DEFAULT_NAMESPACE, Part
@@ -119,6 +121,14 @@ async def _apply_documents(request: Request) -> Answer:
     return json_answer({"results": await plane.apply(documents, dry_run=query.dry_run)})
 
 
+async def _run_batch(request: Request) -> Answer:
+    query, key, plane = request.query(DryQuery), request.idempotency_key, request.write_plane
+    asked = await request.read(BatchRequest)
+    if request.signed_in.role not in SEES_ALL:  # as many changes as if each had come by itself
+        request.shared.writes.charge(request.signed_in.name, len(asked.items) - 1)
+    return json_answer(await plane.batch(asked, dry_run=query.dry_run, request=key))
+
+
 def _resource_routes(kind: Kind) -> Iterator[Route]:
     struct, name, of = kind.struct, kind.name, ResourceHandlers(kind)
     many, one = f"/api/{kind.plural}", f"/api/{kind.plural}/{{id}}"
@@ -175,11 +185,24 @@ ROUTES: Final[tuple[Route, ...]] = (
         _apply_documents,
         "apply",
         "Create or replace many objects",
-        policy=SIGNED_IN,
+        policy=FOR_BOOKERS,
         query=DryQuery,
         body=ApplyBody,
         answer=Results,
         large=True,
+    ),
+    Route(
+        POST,
+        "/api/batch",
+        _run_batch,
+        "batch",
+        "Create, delete, act on or label many objects, each by itself or all in one commit",
+        policy=FOR_BOOKERS,
+        query=DryQuery,
+        body=BatchRequest,
+        answer=BatchAnswer,
+        large=True,
+        headers=(IDEMPOTENCY_KEY,),
     ),
 )
 
@@ -192,10 +215,15 @@ def _action_handler(kind: Kind, action: type[Action], body: type[Part], *, neede
     empty = None if needed else body()
 
     async def act(request: Request) -> Answer:
-        query, key, plane = request.query(WriteQuery), request.idempotency_key, request.write_plane
+        query, key, plane, at = (
+            request.query(WriteQuery),
+            request.idempotency_key,
+            request.write_plane,
+            request.if_match,
+        )
         ref = request.ref(struct, query.namespace)
         asked = msgspec.structs.asdict(await _read_action_body(request, body, empty))
-        return resource_answer(await plane.act(ref, action(**asked), dry_run=query.dry_run, request=key))
+        return resource_answer(await plane.act(ref, action(**asked), at=at, dry_run=query.dry_run, request=key))
 
     return act
 
@@ -209,6 +237,7 @@ async def _read_action_body(request: Request, body: type[Part], empty: Part | No
     return convert_document(sealed, body, faults)
 
 
+@cache
 def _body_type(action: type[Action]) -> type[Part]:
     """Return the body type of an action: its fields without the tag, which is part of the path."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
@@ -235,7 +264,7 @@ def _action_routes(kind: Kind) -> Iterator[Route]:
             body=body,
             body_needed=needed,
             answer=kind.struct,
-            headers=(IDEMPOTENCY_KEY,),
+            headers=(IDEMPOTENCY_KEY, IF_MATCH),
         )
 
 

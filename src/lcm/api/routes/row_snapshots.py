@@ -20,7 +20,8 @@ from lcm.control.delivery.feed import Feed
 from lcm.control.objects.deletion import PLANE_CALLER
 from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.reports import list_newest_metrics
-from lcm.model.access.identity import SEES_ALL, Caller, owner_of
+from lcm.model.access.identity import SEES_ALL, Caller, Role
+from lcm.model.access.learner import audience_keys, audience_of, owner_of
 from lcm.model.base.errors import Throttled
 from lcm.model.base.event import WorkerMetrics
 from lcm.model.base.resource import Part
@@ -79,13 +80,15 @@ class EncodedRows:
     common: Sequence[bytes]
     """Rows that everybody sees."""
     owned: Mapping[str, Sequence[bytes]]
-    """The other rows that somebody sees, by owner."""
+    """The other rows that somebody sees, by the keys of their audiences."""
 
     def frames_for(self, caller: Caller) -> Iterator[bytes]:
         """Return frames with all that a caller receives events of; for those who see all, they hold the snapshot."""
         if caller.role in SEES_ALL:
             return self._every_frame()
-        return _frames(chain(self.common, self.owned.get(caller.name, ())))
+        common = () if caller.role is Role.GUEST else self.common
+        mine = chain.from_iterable(self.owned.get(key, ()) for key in audience_keys(caller))
+        return _frames(chain(common, dict.fromkeys(mine)))
 
     def _every_frame(self) -> Iterator[bytes]:
         yield from self.everything
@@ -153,19 +156,25 @@ class RowSnapshots:
         epoch, time = self._feed.epoch, asyncio.get_running_loop().time
         began, (known, revision) = time(), find_known(self._core.cache, self._feed)
         plane, time_slice = self._core.plane_for(PLANE_CALLER), TimeSlice()
-        fleet, workers, common, owned = list[bytes](), list[LabWorker](), list[bytes](), dict[str, list[bytes]]()
+        fleet, workers, common, booked = list[bytes](), list[LabWorker](), list[bytes](), list[bytes]()
+        owned = dict[str, list[bytes]]()
         for kind in _KINDS:
             async for page in list_pages(plane, kind, known):
                 for one in page:
                     await time_slice.yield_if_over()
                     if isinstance(one, LabWorker):
                         workers.append(one)
-                    owner, others = owner_of(one), common if isinstance(one, LabletDefinition) else fleet
-                    (others if owner is None else owned.setdefault(owner, [])).append(_encode(row_of(one)))
+                    row = _encode(row_of(one))
+                    if owner_of(one) is not None:
+                        booked.append(row)
+                        for key in audience_of(one):
+                            owned.setdefault(key, []).append(row)
+                    else:
+                        (common if isinstance(one, LabletDefinition) else fleet).append(row)
         telemetry = RowSnapshot(
             alerts=tuple(await plane.alerts()), metrics=tuple(await list_newest_metrics(self._core.store, workers))
         )
-        everything = [*_frames(chain(fleet, common, *owned.values())), SNAPSHOT_FRAME % _encode(telemetry)]
+        everything = [*_frames(chain(fleet, common, booked)), SNAPSHOT_FRAME % _encode(telemetry)]
         made = EncodedRows(epoch, revision, time(), time() - began, everything, common, owned)
         self._held.add(made)
         return made

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from lcm.control.plane.batch import SCHEMAS, AnyObject, ObjectOrNull
 from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import LONGEST_APPLY, LONGEST_PAGE, PAGE_SIZE
@@ -18,16 +19,11 @@ from lcm.model.base.event import Data, Event
 from lcm.model.base.resource import Count, Moment, Name, Part, Text
 from lcm.model.kinds.registry import KINDS, Kind
 
-SCHEMAS: Final = "#/components/schemas/"
-_KINDS: Final = [{"$ref": f"{SCHEMAS}{name}"} for name in KINDS]
 _Selector = Annotated[str, Meta(max_length=1024)]
 _Cursor = Annotated[str, Meta(min_length=1, max_length=1024)]
 _DryRun = Annotated[bool, Meta(description="check everything, answer what would be, write nothing")]
-AnyObject = Annotated[Any, Meta(extra_json_schema={"oneOf": _KINDS, "discriminator": {"propertyName": "kind"}})]
-"""A document of any kind; its `kind` tells which."""
 _EVENT_DATA: Final = [{"$ref": f"{SCHEMAS}{one.__name__}"} for one in get_args(Data)]
 _EventData = Annotated[Any, Meta(extra_json_schema={"anyOf": _EVENT_DATA})]
-_ObjectOrNull = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_KINDS, {"type": "null"}]})]
 
 
 class WriteQuery(OneQuery):
@@ -72,7 +68,7 @@ class ObjectSeen(msgspec.Struct, frozen=True):
     kind: str
     namespace: str
     name: str
-    object: _ObjectOrNull
+    object: ObjectOrNull
 
 
 class WatchLine(msgspec.Struct, frozen=True):

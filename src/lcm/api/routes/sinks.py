@@ -137,6 +137,8 @@ async def _replay_dead_letters(request: Request) -> Answer:
 async def _test_sink(request: Request) -> Answer:
     sink, now = await _find_sink(request), request.shared.clock.now()
     name = sink.metadata.name
+    if name == sinks.MAIL_SINK:
+        raise Refused("notices go to people, not to a sink: book a session to see one arrive")
     if not sink.spec.enabled:
         raise Refused(f"sink {name} is not enabled, so that nothing would be sent to it")
     event = Event(
@@ -163,7 +165,8 @@ async def _find_sink(request: Request) -> Sink:
 
 def _refuse_built_in(name: str) -> None:
     if name.startswith(BUILT_IN_PREFIX):
-        raise Refused(f"sink {name} is made by WORKER_NOTIFICATION_WEBHOOKS: change it there")
+        maker = "SMTP_HOST" if name == sinks.MAIL_SINK else "WORKER_NOTIFICATION_WEBHOOKS"
+        raise Refused(f"sink {name} is made by {maker}: change it there")
 
 
 async def _read_sink(request: Request, name: str | None = None) -> ShownSink:

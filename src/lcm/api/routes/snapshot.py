@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 from lcm.control.delivery.feed import Feed
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane
-from lcm.model.access.identity import PERMISSIONS, Verb, can_see
+from lcm.model.access.identity import PERMISSIONS, Verb
+from lcm.model.access.learner import can_see
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import LabletSession
@@ -68,6 +69,8 @@ async def read_snapshot(plane: Plane, known: Cache | None, wants: Wants) -> Asyn
     if plane.caller.role in PERMISSIONS[LabWorker.__name__][Verb.READ]:
         async for workers in list_pages(plane, LabWorker, known):
             yield Snapshot(workers=tuple(_worker_line(one) for one in workers if wants(one)))
+    if plane.caller.role not in PERMISSIONS[LabletSession.__name__][Verb.READ]:
+        return
     async for sessions in list_pages(plane, LabletSession, known):
         yield Snapshot(sessions=tuple(_session_line(one) for one in sessions if wants(one)))
 

@@ -21,7 +21,8 @@ from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.api.routes.snapshot import SNAPSHOT_FRAME, find_known, read_snapshot
 from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
-from lcm.model.access.identity import SEES_ALL, Caller
+from lcm.model.access.identity import Caller
+from lcm.model.access.learner import can_hear
 from lcm.model.base.errors import Fault, Invalid, Later, Relist
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Moment, Part
@@ -66,8 +67,7 @@ class EventsQuery(EventFilters):
 class EventSubscription:
     """What one client subscribed to, within what it may see."""
 
-    everything: bool
-    name: str
+    caller: Caller
     session_id: str
     definition_id: str
     owner_id: str
@@ -85,7 +85,7 @@ class EventSubscription:
     def wants(self, event: Event) -> bool:
         """Return whether the client should receive an event."""
         return (
-            (self.everything or event.public or (event.owner is not None and event.owner == self.name))
+            can_hear(self.caller, event)
             and (not self.session_id or event.session_id == self.session_id)
             and (not self.definition_id or event.definition_id == self.definition_id)
             and (not self.owner_id or event.owner == self.owner_id)
@@ -251,8 +251,7 @@ def subscription_of(caller: Caller, query: EventFilters, *, rows: bool = False) 
     """Return what a caller asks for, within what it may see."""
     types = [one.strip() for one in query.event_types.split(",") if one.strip()]
     return EventSubscription(
-        everything=caller.role in SEES_ALL,
-        name=caller.name,
+        caller=caller,
         session_id=query.session_id or query.instance_id,
         definition_id=query.definition_id,
         owner_id=query.owner_id,

@@ -6,8 +6,9 @@ from lcm.api.gateway import consoles
 from lcm.api.http.routing import Route
 from lcm.api.routes import access, events, installation, internal, oidc, plans, resources, sinks, stream, system
 from lcm.api.routes.operations import operation_routes
+from lcm.control.plane.booking_operations import PlacementOperations, PoolOperations
 from lcm.control.plane.lab_operations import LabOperations
-from lcm.control.plane.operations import FleetOperations, MeasurementOperations, PlacementOperations
+from lcm.control.plane.operations import FleetOperations, MeasurementOperations
 
 ROUTES: Final[tuple[Route, ...]] = (
     *system.ROUTES,
@@ -25,6 +26,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *oidc.ROUTES,
     *access.AUDIT_ROUTES,
     *operation_routes(PlacementOperations),
+    *operation_routes(PoolOperations),
     *plans.ROUTES,
     *operation_routes(LabOperations),
     *consoles.ROUTES,

@@ -2,28 +2,49 @@
 
 from calendar import day_name
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Final, Literal, cast
 
+import msgspec
 import typer
 
-from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
+from lcm.cli.booking.outcome import (
+    describe_price,
+    describe_reservation,
+    describe_session,
+    format_free_slots,
+    watch_until_running,
+)
 from lcm.cli.output import connection, exit_codes, options, render
-from lcm.cli.output.lookup import suggesting_definition
+from lcm.cli.output.lookup import read_object, suggesting_definition
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
-from lcm.cli.output.options import At, ContextName, Count, DryRun, For, Namespace, Output, Region, TimeZone, Track
+from lcm.cli.output.options import (
+    AllowSpot,
+    At,
+    ContextName,
+    Count,
+    DryRun,
+    For,
+    Namespace,
+    Output,
+    PreferredRegion,
+    Region,
+    TimeZone,
+    Track,
+)
 from lcm.cli.output.printer import Printer
 from lcm.cli.output.times import parse_day, parse_minutes, parse_moment
 from lcm.cli.output.zone import Zone, choose_zone
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, NoRoom, Refused, Unreachable
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Metadata
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Metadata, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Explanation, PreviewRequest
 from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec, Weekday
-from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.model.kinds.saved_lab import ContinueFrom
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionCondition
 from lcm.system import clock as system
 from lcm.system.clock import SystemClock
 
@@ -48,11 +69,14 @@ class BookingRequest:
     owner: str = ""
     track: str = ""
     region: str | None = None
+    preferred_region: str | None = None
+    spot: bool = False
     emails: tuple[str, ...] = ()
     priority: int = 0
     count: int = 1
     series: Recurrence | None = None
     give_up_at: datetime | None = None
+    source: ContinueFrom | None = None
 
     @property
     def is_for_several(self) -> bool:
@@ -74,7 +98,10 @@ class BookingRequest:
                 duration_minutes=None if self.start else minutes,
                 give_up_at=self.give_up_at,
                 region_required=self.region,
+                region_preferred=self.preferred_region,
+                allow_spot=self.spot,
                 priority=self.priority,
+                continue_from=self.source,
             )
             return LabletSession(metadata=metadata, spec=session)
         assert self.start is not None, "several are booked for a time"
@@ -89,6 +116,7 @@ class BookingRequest:
             student_emails=self.emails,
             lab_track=self.track,
             region_required=self.region,
+            region_preferred=self.preferred_region,
             priority=self.priority,
         )
         return Reservation(metadata=metadata, spec=spec)
@@ -131,12 +159,21 @@ def book(
     definition: Annotated[
         str,
         typer.Argument(
-            metavar="DEFINITION",
-            help="The lab to book; without a version: the newest active one.",
+            metavar="[DEFINITION]",
+            help="The lab to book; without a version: the newest active one. With --continue: that of the session.",
             autocompletion=options.complete_definitions,
         ),
-    ],
+    ] = "",
     *,
+    continue_: Annotated[
+        str,
+        typer.Option(
+            "--continue",
+            metavar="SESSION[/SAVE]",
+            help="Start with the saved lab of an earlier session; without SAVE: what was saved last.",
+            autocompletion=options.complete_sessions,
+        ),
+    ] = "",
     at: At = None,
     now: Annotated[bool, typer.Option("--now", help="Start as soon as possible; the default without --at.")] = False,
     span: For = None,
@@ -154,6 +191,8 @@ def book(
     ] = None,
     track: Track = "",
     region: Region = None,
+    prefer_region: PreferredRegion = None,
+    spot: AllowSpot = False,
     email: Annotated[
         list[str] | None, typer.Option("--email", metavar="EMAIL", help="E-mail address of the student; repeatable.")
     ] = None,
@@ -170,7 +209,8 @@ def book(
     """Book a lab: now, at a time, for several at once, or repeatedly.
 
     `lcm book basics --for 2h`, `lcm book basics --at 'tomorrow 9:00' --for 90m --count 12`,
-    `lcm book basics --at '2026-12-01 09:00' --for 2h --every week --until 2027-01-31`
+    `lcm book basics --at '2026-12-01 09:00' --for 2h --every week --until 2027-01-31`,
+    `lcm book --continue basics-x7k2p`
 
     A booking for a time is promised or refused at once; if it is refused, the nearest free slots are shown.
     """
@@ -182,6 +222,9 @@ def book(
         raise typer.BadParameter(
             "--every and --until must be used together", param_hint="--until" if until else "--every"
         )
+    if spot and start:
+        problem = "cannot be used with --at: a booking for a time is promised, and a spot machine may be taken away"
+        raise typer.BadParameter(problem, param_hint="--spot")
     if on and not every:
         raise typer.BadParameter("can only be used with --every week", param_hint="--on")
     if give_up_after and start:
@@ -190,8 +233,12 @@ def book(
             param_hint="--give-up-after",
         )
     patience = parse_moment(f"+{give_up_after}", clock.now(), zone, "--give-up-after") if give_up_after else None
+    source = parse_source(continue_, several=count > 1 or bool(every)) if continue_ else None
+    if not definition and source is None:
+        raise typer.BadParameter("name a lab, or a session to --continue", param_hint="DEFINITION")
     asked = BookingRequest(
         definition=definition,
+        source=source,
         namespace=namespace,
         start=start,
         minutes=parse_minutes(span, "--for") if span else None,
@@ -199,6 +246,8 @@ def book(
         owner=owner,
         track=track,
         region=region,
+        preferred_region=prefer_region,
+        spot=spot,
         emails=tuple(email or ()),
         priority=priority,
         count=count,
@@ -206,6 +255,18 @@ def book(
         give_up_at=patience,
     )
     _BookingCommand(clock, zone, output, dry_run=dry_run, follow=follow).book(asked, context)
+
+
+def parse_source(text: str, *, several: bool) -> ContinueFrom:
+    """Parse SESSION or SESSION/SAVE."""
+    if several:
+        raise typer.BadParameter("one session continues another; book one at a time", param_hint="--continue")
+    session, _, save = text.removeprefix("session/").partition("/")
+    try:
+        return msgspec.convert({"session": session, "save": save or None}, ContinueFrom)
+    except msgspec.ValidationError as error:
+        remedy = "write a session's name, or SESSION/SAVE"
+        raise typer.BadParameter(f"{text!r} is neither: {remedy}", param_hint="--continue") from error
 
 
 def _check_options(timed: bool, *, now: bool, several: bool, follow: bool, emails: int) -> None:  # noqa: FBT001 - what it is about
@@ -231,8 +292,9 @@ class _BookingCommand:
         self._dry_run = dry_run
         self._follow = follow and not dry_run
 
-    def book(self, asked: BookingRequest, context: str | None) -> None:
+    def book(self, wanted: BookingRequest, context: str | None) -> None:
         async def work(plane: Plane) -> None:
+            asked = await _with_definition(plane, wanted)
             try:
                 async with suggesting_definition(plane, asked.definition, asked.namespace):
                     made = await self._create(plane, asked)
@@ -250,7 +312,7 @@ class _BookingCommand:
         connection.with_plane(work, context)
 
     async def _create(self, plane: Plane, asked: BookingRequest) -> Booking:
-        minutes = asked.minutes or await longest_minutes(plane, asked.definition, asked.namespace)
+        minutes = asked.minutes or await longest_minutes(plane, asked.definition, asked.namespace, asked.source)
         for left in reversed(range(_TRIES)):
             name = asked.name or make_up_name(asked.definition, system.random_fraction)
             booking = asked.to_resource(minutes, name)
@@ -276,28 +338,56 @@ class _BookingCommand:
             render.print_text(describe_session(made, answer, self._clock.now(), self._zone, dry_run=self._dry_run))
         else:
             render.print_text(describe_reservation(made, self._clock.now(), self._zone, dry_run=self._dry_run))
+        if isinstance(made, LabletSession) and self._output in {Output.TABLE, Output.WIDE}:
+            told = find_condition(made.status.conditions, SessionCondition.CONTINUES)
+            if told is not None:
+                render.print_text(told.message)
         if self._dry_run:
+            await self._print_price(plane, made)
             render.print_message("nothing was booked: --dry-run")
 
-    async def _ask_placement(self, plane: Plane, made: LabletSession) -> Explanation | None:
-        """Ask where the session goes. A missing answer is no reason to report the booking as failed."""
+    async def _print_price(self, plane: Plane, made: Booking) -> None:
+        """Print what a booking would cost, in words only."""
+        answer = await self._ask_placement(plane, made) if self._output in {Output.TABLE, Output.WIDE} else None
+        if answer is not None and (price := describe_price(answer)):
+            render.print_text(f"it would cost {price}")
+
+    async def _ask_placement(self, plane: Plane, made: Booking) -> Explanation | None:
+        """Ask where the booking goes. A missing answer is no reason to report the booking as failed."""
         spec = made.spec
         request = PreviewRequest(
             definition=spec.definition,
             namespace=made.metadata.namespace,
-            duration_minutes=spec.duration_minutes,
+            timeslot_start=spec.timeslot_start,
+            timeslot_end=spec.timeslot_end,
+            duration_minutes=spec.duration_minutes if isinstance(spec, LabletSessionSpec) else None,
             lab_track=spec.lab_track,
             region_required=spec.region_required,
+            region_preferred=spec.region_preferred,
+            allow_spot=spec.allow_spot if isinstance(spec, LabletSessionSpec) else False,
+            count=spec.count if isinstance(spec, ReservationSpec) else 1,
+            recurrence=spec.recurrence if isinstance(spec, ReservationSpec) else None,
         )
         try:
-            return await (plane.preview(request) if self._dry_run else plane.explain(ref_of(made)))
+            if isinstance(made, LabletSession) and not self._dry_run:
+                return await plane.explain(ref_of(made))
+            return await plane.preview(request)
         except (Refused, Later):
             return None
 
 
-async def longest_minutes(plane: Plane, definition: str, namespace: str) -> int:
+async def _with_definition(plane: Plane, asked: BookingRequest) -> BookingRequest:
+    """Return a booking with the lab of the session that it continues, in whichever version is booked now."""
+    if asked.definition or asked.source is None:
+        return asked
+    found = await read_object(plane, Ref(LabletSession, asked.source.session, asked.namespace))
+    assert isinstance(found, LabletSession), "the kind that was asked for"
+    return replace(asked, definition=found.spec.definition.partition(":")[0])
+
+
+async def longest_minutes(plane: Plane, definition: str, namespace: str, source: ContinueFrom | None = None) -> int:
     """Return how many minutes a lab may be booked for; the API knows which version is meant."""
-    spec = LabletSessionSpec(definition=definition, duration_minutes=1)
+    spec = LabletSessionSpec(definition=definition, duration_minutes=1, continue_from=source)
     name = make_up_name(definition, system.random_fraction)
     preview = await plane.create(
         LabletSession(metadata=Metadata(name=name, namespace=namespace), spec=spec), dry_run=True

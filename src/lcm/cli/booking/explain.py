@@ -12,7 +12,8 @@ import typer
 
 from lcm.cli.booking.book import longest_minutes
 from lcm.cli.booking.extend import parse_session_name
-from lcm.cli.booking.outcome import describe_waiting, format_free_slots
+from lcm.cli.booking.outcome import describe_price, describe_waiting, format_free_slots
+from lcm.cli.fleet.pools import explain_pool
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.columns import seat_label
 from lcm.cli.output.follow import read_all
@@ -20,12 +21,14 @@ from lcm.cli.output.lookup import suggesting_definition
 from lcm.cli.output.nouns import Noun, missing, naming_missing, noun_of, parse_one_target, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
+    AllowSpot,
     At,
     ContextName,
     Count,
     For,
     Namespace,
     Output,
+    PreferredRegion,
     Region,
     TimeZone,
     Track,
@@ -43,6 +46,7 @@ from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, PreviewRequest
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.system.clock import SystemClock
@@ -118,10 +122,14 @@ def _detail_lines(found: Explanation, now: datetime, zone: Zone) -> Iterator[tup
         yield "Why", found.why
     if found.remedy:
         yield "Remedy", found.remedy
+    if found.region:
+        yield "Region", found.region
     if found.waiting:
         yield "Waiting", describe_waiting(found.waiting, now, zone)
     elif found.decision and found.decision.reason not in found.reason:
         yield "Decision", f"{found.decision.action}: {found.decision.reason}"
+    if found.usd is not None and found.outcome != "refuse":
+        yield "Cost", describe_price(found)
 
 
 def _place_lines(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
@@ -189,7 +197,7 @@ _COLOURS: Final = {
 
 
 _USAGE: Final = (
-    "write `lcm explain session NAME`, `lcm explain reservation NAME`,"
+    "write `lcm explain session NAME`, `lcm explain reservation NAME`, `lcm explain pool NAME`,"
     " or `lcm explain --definition NAME --at TIME --for TIME`"
 )
 
@@ -199,7 +207,7 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[session] NAME",
-            help="Name of a session; or `reservation NAME` or `definition NAME`.",
+            help="Name of a session; or `reservation NAME`, `definition NAME` or `pool NAME`.",
             autocompletion=options.complete_sessions,
         ),
     ] = None,
@@ -213,6 +221,8 @@ def explain(
     count: Count = 1,
     track: Track = "",
     region: Region = None,
+    prefer_region: PreferredRegion = None,
+    spot: AllowSpot = False,
     time_zone: TimeZone = "",
     namespace: Namespace = DEFAULT_NAMESPACE,
     output: Annotated[
@@ -220,20 +230,27 @@ def explain(
     ] = Output.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Explain why sessions are where they are, or what they wait for; with --definition, what a booking would get."""
+    """Explain why sessions are where they are, or what they wait for; with --definition, what a booking would get.
+
+    `lcm explain pool NAME` explains why a pool did or did not scale.
+    """
     if output is Output.NAME:
         raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
     zone, now = choose_zone(time_zone), SystemClock().now()
     noun, name = (noun_of(LabletDefinition), definition) if definition else _parse_subject(words or [])
     lab = name if noun.struct is LabletDefinition else ""
     if not lab:
-        if at or span or track or region or count > 1:
+        if at or span or track or region or prefer_region or spot or count > 1:
             raise typer.BadParameter(
-                "--at, --for, --count, --track and --region need --definition", param_hint="--definition"
+                "--at, --for, --count, --track, --spot and the regions need --definition", param_hint="--definition"
             )
         if noun.struct is Reservation:
             several: Ref[Reservation] = Ref(Reservation, name, namespace)
             connection.with_plane(lambda plane: _explain_reservation(plane, several, zone, output), context)
+            return
+        if noun.struct is LabWorkerPool:
+            pool: Ref[LabWorkerPool] = Ref(LabWorkerPool, name, namespace)
+            connection.with_plane(lambda plane: explain_pool(plane, pool, output), context)
             return
         ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words or [], _USAGE), namespace)
         connection.with_plane(lambda plane: _explain_session(plane, ref, zone, output), context)
@@ -252,6 +269,8 @@ def explain(
                 duration_minutes=None if start else long,
                 lab_track=track,
                 region_required=region,
+                region_preferred=prefer_region,
+                allow_spot=spot,
                 count=count,
             )
             found = await plane.preview(request)

@@ -1,11 +1,13 @@
-"""`lcm extend`: make a session end later if its planned worker is free that long; `lcm cancel`: end bookings."""
+"""`lcm extend`: make a session or a class end later, if there is room; `lcm cancel`: end bookings."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
+from lcm.cli.booking.classes import From, Occurrence, choose_part, parse_class_name
 from lcm.cli.output import connection, options, render
+from lcm.cli.output.batches import Together, act_in_batch, select_objects
 from lcm.cli.output.nouns import (
     NOUNS,
     NamedObjects,
@@ -16,11 +18,12 @@ from lcm.cli.output.nouns import (
     parse_targets,
     title,
 )
-from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Selector
 from lcm.cli.output.times import format_distance, format_local, format_minutes, parse_minutes
 from lcm.cli.output.zone import current_zone
+from lcm.control.plane.batch import ActionItem, BatchItem, DeleteItem
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
-from lcm.model.base.errors import Gone, IllegalStep
+from lcm.model.base.errors import Gone, IllegalStep, LcmError
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
 from lcm.system.clock import SystemClock
@@ -33,21 +36,32 @@ def extend(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[session] NAME TIME",
-            help="Name of a session, and how much longer: 30m, 1h.",
+            metavar="[KIND] NAME TIME",
+            help="Name of a session, or `reservation NAME`; and how much longer: 30m, 1h.",
             autocompletion=options.complete_sessions,
         ),
     ],
     *,
+    occurrence: Occurrence = None,
+    onward: From = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Make a session end later. It keeps its planned worker. If that is not free, the session stays as it is."""
+    """Make a session or a class end later. If there is no room for that, it stays as it is.
+
+    What runs keeps its planned worker. Of a series everything that is not over gets longer, or a part of it.
+    """
     if len(words) < _MIN_WORDS:
         raise typer.BadParameter(f"how much longer? {_USAGE}", param_hint="NAME TIME")
+    minutes, part = parse_minutes(words[-1], "TIME"), choose_part(occurrence, onward)
+    if (len(words) > _MIN_WORDS or "/" in words[0]) and parse_one_target(words[:-1])[0].struct is Reservation:
+        whole: Ref[Reservation] = Ref(Reservation, parse_class_name(words[:-1]), namespace)
+        _extend_class(whole, Extend(minutes=minutes, **part), context, dry_run=dry_run)
+        return
     ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words[:-1], _USAGE), namespace)
-    minutes = parse_minutes(words[-1], "TIME")
+    if occurrence is not None or onward is not None:
+        raise typer.BadParameter("a session has no occurrences; name a reservation", param_hint="--occurrence")
 
     async def work(plane: Plane) -> None:
         session = await _extend(plane, ref, minutes, dry_run=dry_run)
@@ -56,6 +70,20 @@ def extend(
         when = f"{format_local(ends, current_zone())} ({format_distance(ends, SystemClock().now())})"
         verb = "would end" if dry_run else "ends"
         render.print_text(f"{title(session)} {verb} {format_minutes(minutes)} later: {when}")
+        if dry_run:
+            render.print_message("nothing was done: --dry-run")
+
+    connection.with_plane(work, context)
+
+
+def _extend_class(ref: Ref[Reservation], action: Extend, context: str | None, *, dry_run: bool) -> None:
+    async def work(plane: Plane) -> None:
+        with naming_missing(ref):
+            made = await plane.act(ref, action, dry_run=dry_run)
+        verb = "would end" if dry_run else "ends"
+        what = f"occurrence {action.occurrence} of " if action.occurrence and not action.onward else ""
+        since = f" from occurrence {action.occurrence} on" if action.onward else ""
+        render.print_text(f"{what}{title(made)} {verb} {format_minutes(action.minutes)} later{since}")
         if dry_run:
             render.print_message("nothing was done: --dry-run")
 
@@ -91,33 +119,48 @@ _KIND_WORDS: Final = {word for noun in NOUNS for word in noun.words}
 
 def cancel(
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="[KIND] NAME…",
+            metavar="[KIND] [NAME…]",
             help="Names of sessions; or `reservation NAME…`, KIND/NAME.",
             autocompletion=options.complete_sessions,
         ),
-    ],
+    ] = None,
     *,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason for the cancellation.")] = "",
+    selector: Selector = "",
+    together: Together = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
     """Cancel bookings: a session ends now, even if it is running; a reservation ends with all its sessions."""
-    refs: list[Ref[Any]] = [
-        Ref(part.noun.struct, name, namespace) for part in _parse_bookings(words) for name in part.names
-    ]
+    if not (words or selector):
+        raise typer.BadParameter("name bookings, or select sessions with -l", param_hint="NAME")
+    parts = _parse_bookings(words) if words else [NamedObjects(noun_of(LabletSession))]
 
-    async def act(plane: Plane, ref: Ref[Any]) -> str:
-        try:
-            if ref.kind is Reservation:
-                return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
-            return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
-        except Gone:
-            raise await _missing_booking(plane, ref) from None
+    async def find(plane: Plane) -> Sequence[BatchItem]:
+        refs: list[Ref[Any]] = [Ref(part.noun.struct, name, namespace) for part in parts for name in part.names]
+        for part in parts if selector else ():
+            refs += await select_objects(plane, part.noun, selector, namespace)
+        return [_cancellation_of(ref, reason) for ref in dict.fromkeys(refs)]
 
-    connection.act_on_each(refs, act, context, dry_run=dry_run)
+    act_in_batch(find, _describe_end, _explain_missing, context, together=together, dry_run=dry_run)
+
+
+def _cancellation_of(ref: Ref[Any], reason: str) -> BatchItem:
+    kind = ref.kind.__name__
+    if ref.kind is Reservation:
+        return DeleteItem(kind=kind, name=ref.name, namespace=ref.namespace)
+    return ActionItem(kind=kind, name=ref.name, namespace=ref.namespace, action=Terminate(reason=reason))
+
+
+async def _describe_end(_: Plane, booking: LabletSession | Reservation) -> str:
+    return _reservation_outcome(booking) if isinstance(booking, Reservation) else _session_outcome(booking)
+
+
+async def _explain_missing(plane: Plane, ref: Ref[Any], error: LcmError) -> LcmError:
+    return await _missing_booking(plane, ref) if isinstance(error, Gone) else error
 
 
 def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:

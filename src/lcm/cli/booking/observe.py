@@ -26,7 +26,8 @@ from lcm.cli.output.table import print_rows
 from lcm.control.plane.protocol import ObserveResources, Plane, Ref, ref_of
 from lcm.model.base.errors import IllegalStep, Refused
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements, Spread
-from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession
+from lcm.model.kinds.saved_lab import ObservationRequest, as_continued
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.telemetry.learning import MEASURES, Learned, Measure, ObservationReport, compare_measures
 from lcm.model.telemetry.observation import ResourceObservation, drift
 from lcm.model.topology.ports import keep_observable
@@ -167,7 +168,7 @@ def observe(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="With --apply: do not ask for confirmation.")] = False,
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Longest time to wait for the measurement.")
-    ] = f"{OBSERVATION_LIMIT // timedelta(seconds=1)}s",
+    ] = f"{ObservationRequest.limit // timedelta(seconds=1)}s",
     output: Annotated[Output, typer.Option("-o", "--output", help="Output format: table, json, yaml.")] = (
         Output.TABLE
     ),
@@ -211,7 +212,8 @@ async def _observe_session(plane: Plane, ref: Ref[LabletSession], limit: timedel
     if session.status.observation_error:
         raise exit_codes.WaitTimedOut(f"{title(session)}: {session.status.observation_error}")
     lab: Ref[LabletDefinition] = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
-    _print_session(session, await plane.get(lab), output)
+    found = await plane.get(lab)
+    _print_session(session, as_continued(found, session.status.continues) if found else None, output)
 
 
 async def _request_observation(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from decimal import Decimal
+from typing import Final
 
 from lcm.cli.output import exit_codes, render
 from lcm.cli.output.columns import ports_label, seat_label
@@ -14,6 +16,8 @@ from lcm.model.base.clock import Clock
 from lcm.model.kinds.placement import Explanation
 from lcm.model.kinds.reservation import Reservation, occurrences
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, Waiting
+
+_CENT: Final = Decimal("0.01")
 
 
 def describe_session(
@@ -77,6 +81,17 @@ def describe_waiting(waiting: Waiting, now: datetime, zone: Zone) -> str:
         f", starts about {format_local(start, zone)} ({format_distance(start, now)})" if start else ", start not known"
     )
     return f"number {waiting.queue_position} in the queue{about}: {waiting.basis}"
+
+
+def describe_price(found: Explanation) -> str:
+    """Return what a booking will cost, in words; "" if it is not known."""
+    if found.usd is None:
+        return ""
+    total = f"about {found.usd.quantize(_CENT)} USD"
+    if found.sessions == 1:
+        return f"{total}: its share of a worker, with start-up and clean-up"
+    each = (found.usd / found.sessions).quantize(_CENT)
+    return f"{total} for {found.sessions} sessions, {each} USD each: their shares of workers"
 
 
 def format_free_slots(slots: Sequence[tuple[datetime, datetime]], now: datetime, zone: Zone) -> Iterator[str]:

@@ -41,7 +41,7 @@ def plan_(
         typer.Option(
             "--compare",
             metavar="KEY=A,B",
-            help="Simulate each value; keys: max, min, instance (also max@TRACK), strategy, lead, faults; repeatable.",
+            help="Simulate each value; keys: max, min, instance, policy (each also @TRACK), strategy, lead, faults.",
         ),
     ] = None,
     definitions: Annotated[

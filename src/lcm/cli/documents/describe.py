@@ -4,6 +4,7 @@ Also here: the summary lines of pools, definitions, sessions and reservations. W
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from itertools import zip_longest
@@ -14,6 +15,7 @@ import typer
 
 from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.booking.observe import definition_lines, format_needs
+from lcm.cli.booking.roster import RosterRow, read_roster
 from lcm.cli.documents.describe_worker import LabelledText, alert_lines, label_first, worker_lines
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import at_risk_condition, phase_of, seat_label
@@ -22,12 +24,14 @@ from lcm.cli.output.nouns import NamedObjects, naming_missing, noun_of, parse_on
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output, SessionName, Target, Targets
 from lcm.cli.output.printer import Printer
 from lcm.cli.output.table import Column, TextTable
-from lcm.control.plane.protocol import Plane, Ref
+from lcm.control.plane.bodies import ClassCost
+from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.model.base.errors import Gone
 from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate, describe_packing
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.model.kinds.reservation import Reservation, ReservationClaim
+from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, SessionCondition, describe_drift, get_claim
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.sink import Sink
@@ -107,7 +111,7 @@ def logs(words: SessionName, *, namespace: Namespace = DEFAULT_NAMESPACE, contex
 
 
 _MOST_PORTS_SHOWN: Final = 20
-_MOST_HELD_SHOWN: Final = 12
+_MOST_SEATS_SHOWN: Final = 12
 """A reservation with more held sessions than this shows only how many more there are."""
 
 
@@ -159,18 +163,31 @@ def reservation_lines(reservation: Reservation, now: datetime) -> Iterator[Label
     yield "Slot", f"{render.format_relative(spec.timeslot_start, now)} to {render.format_moment(spec.timeslot_end)}"
     if spec.recurrence:
         yield "Again", f"every {spec.recurrence.every} until {spec.recurrence.until} ({spec.recurrence.time_zone})"
-    yield from label_first("Held", map(_held_text, status.held[:_MOST_HELD_SHOWN]))
-    if len(status.held) > _MOST_HELD_SHOWN:
-        yield "", f"and {len(status.held) - _MOST_HELD_SHOWN} more, until {render.format_moment(status.ends_at)}"
     yield "Owner", spec.owner
 
 
-def _held_text(held: ReservationClaim) -> str:
-    seat = f", planned worker {seat_label(held.seat)}" if held.seat else ""
-    made = f", session {held.session}" if held.session else ""
-    return (
-        f"{held.number}: {render.format_moment(held.claim.start)} to {render.format_moment(held.claim.end)}{seat}{made}"
-    )
+def roster_lines(rows: Sequence[RosterRow]) -> Iterator[LabelledText]:
+    """Yield the seats of a class: who has each of them, when, in which session, and its addresses."""
+    yield from label_first("Seats", map(_seat_text, rows[:_MOST_SEATS_SHOWN]))
+    if len(rows) > _MOST_SEATS_SHOWN:
+        yield "", f"and {len(rows) - _MOST_SEATS_SHOWN} more; `lcm hand-out` shows all"
+
+
+def class_cost_lines(cost: ClassCost) -> Iterator[LabelledText]:
+    """Yield what the sessions of a reservation cost together."""
+    ahead = f", and about {cost.booked_usd:.2f} USD for {cost.sessions_ahead} that go on or are booked"
+    unknown = f"; of {cost.unpriced} no price is known" if cost.unpriced else ""
+    spent = f"{cost.spent_usd:.2f} USD for {cost.sessions_ended} sessions that are over"
+    if cost.sessions_ended or cost.sessions_ahead:
+        yield "Cost", f"{spent}{ahead if cost.sessions_ahead else ''}{unknown}"
+
+
+def _seat_text(row: RosterRow) -> str:
+    session = f", session {row.session}" if row.session else ""
+    worker = f" on {row.worker}" if row.worker else ""
+    urls = "".join(f", {label} {url}" for label, url in sorted(row.urls.items()))
+    start, end = map(render.format_moment, row.slot)
+    return f"{row.place or '-'}: {row.learner or 'nobody named'}, {start} to {end}, {row.state}{worker}{session}{urls}"
 
 
 def _connection_lines(session: LabletSession) -> Iterator[LabelledText]:
@@ -210,6 +227,9 @@ async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list
             lines += session_lines(resource, now)
         case Reservation():
             lines += reservation_lines(resource, now)
+            lines += roster_lines(await read_roster(plane, resource))
+            with suppress(Gone):
+                lines += class_cost_lines(await plane.class_cost(ref_of(resource)))
     lines += await alert_lines(plane, resource, now)
     if error := getattr(resource.status, "last_error", ""):
         lines.append(("Last error", error))
@@ -217,14 +237,21 @@ async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list
 
 
 def _pool_lines(pool: LabWorkerPool, now: datetime) -> Iterator[LabelledText]:
-    spec, summary = pool.spec, pool.status.summary
+    spec, summary, small = pool.spec, pool.status.summary, pool.status.small_runs
     yield (
         "Workers",
         f"{summary.ready_workers} ready of {summary.workers}, from {spec.min_workers} to {spec.max_workers}",
     )
     yield "Policy", f"{spec.policy}, template {spec.template}, track {spec.lab_track}"
+    if pause := pool.status.pause:
+        until = f"until {render.format_relative(pause.until, now)}" if pause.until else "until it is resumed"
+        yield "Paused", f"{until}, by {pause.by}" + (f": {pause.reason}" if pause.reason else "")
     if packing := pool.status.packing:
         yield "Packing", describe_packing(packing)
+    yield from label_first(
+        "Smaller",
+        (f"planned worker {one.number} is {one.instance_type} until {one.until:%d %b %H:%M} UTC" for one in small),
+    )
     decisions = reversed(pool.status.decisions[-_DECISIONS:])
     yield from label_first(
         "Decisions", (f"{one.action} {render.format_age(one.at, now)} ago: {one.reason}" for one in decisions)

@@ -36,7 +36,7 @@ from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.protocol import Ref
 from lcm.control.plane.transport import ClientTimeouts
 from lcm.model.access.secret import Secret
-from lcm.model.base.errors import Forbidden, LcmError, Stuck, Unreachable
+from lcm.model.base.errors import Forbidden, Invalid, LcmError, Stuck, Unreachable
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.rules import SETTINGS_NAME
@@ -44,6 +44,7 @@ from lcm.model.kinds.settings import SystemSettings
 from lcm.providers.local.directory import FOLDERS
 from lcm.providers.protocols.artifacts import temporary_address
 from lcm.settings import load
+from lcm.settings.checks import read_prices
 from lcm.settings.load import Configuration, Settings, SettingValue
 from lcm.settings.values import VARIABLES
 from lcm.store.base import Store
@@ -59,6 +60,7 @@ _YEARS: Final = range(2025, 2100)
 _LONGEST_HOLD: Final = re.compile(r'lcm_loop_longest_hold_seconds\{culprit="([^"]*)"\} ([0-9.e+-]+)')
 _LONG_HOLD_SECONDS: Final = 1.0
 _METRICS_BYTES: Final = 4_000_000
+_PRICES_GET_OLD: Final = timedelta(days=365)
 _ASTRAY, _FAR_ASTRAY = timedelta(seconds=30), timedelta(minutes=5)
 
 
@@ -105,6 +107,21 @@ def check_configuration(found: Configuration) -> Iterator[DoctorCheck]:
     if found.file and secret and found.file.stat().st_mode & _OTHERS:
         problem = f"others may read {', '.join(secret)} in {found.file}"
         yield DoctorCheck("configuration", CheckState.WARN, problem, f"chmod 600 {found.file}")
+
+
+def check_prices(settings: Settings, now: datetime) -> DoctorCheck:
+    """Check how old the prices are."""
+    whose = f"of {settings.price_book}" if settings.price_book else "that ship with this version"
+    try:
+        as_of = read_prices(settings.price_book).at(now).as_of
+    except Invalid as error:
+        return DoctorCheck("prices", CheckState.FAIL, str(error))
+    if as_of is None or now.date() - as_of > _PRICES_GET_OLD:
+        remedy = "compare them with your bill; set PRICE_BOOK to a TOML file with as_of = TODAY and what has changed"
+        return DoctorCheck(
+            "prices", CheckState.WARN, f"the prices {whose} are of {as_of}, more than a year ago", remedy
+        )
+    return DoctorCheck("prices", CheckState.OK, f"{whose}, as of {as_of}")
 
 
 def check_data_folder(folder: Path) -> DoctorCheck:
@@ -387,6 +404,7 @@ async def run_checks(context: str | None = None) -> DoctorReport:
         DoctorCheck("python", CheckState.OK, f"{platform.python_version()} on {platform.platform()}"),
         *check_packages(),
         *check_configuration(found),
+        check_prices(found.settings, SystemClock().now()),
         check_data_folder(found.settings.data_dir),
         *stored,
         *kept,

@@ -1,4 +1,7 @@
-"""`lcm drain|undrain|pause|resume|snooze|license|remove-lab`: an operator's actions on workers, and their outcomes."""
+"""`lcm drain|undrain|pause|resume|snooze|license|remove-lab`: an operator's actions on workers, and their outcomes.
+
+`lcm pause pool` and `lcm resume pool` are in `cli.fleet.pools`.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +11,13 @@ from typing import Annotated, Final
 import typer
 
 from lcm.cli.documents.wait import parse_duration
+from lcm.cli.fleet import pools
 from lcm.cli.output import connection, options, render
+from lcm.cli.output.batches import Together, act_in_batch, select_objects
 from lcm.cli.output.follow import read_all
-from lcm.cli.output.nouns import naming_missing, title
-from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
+from lcm.cli.output.nouns import missing, naming_missing, noun_of, title
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Selector
+from lcm.control.plane.batch import ActionItem, BatchItem
 from lcm.control.plane.protocol import (
     Drain,
     License,
@@ -24,7 +30,7 @@ from lcm.control.plane.protocol import (
     Undrain,
     WorkerAction,
 )
-from lcm.model.base.errors import Forbidden, IllegalStep
+from lcm.model.base.errors import Forbidden, Gone, IllegalStep, LcmError
 from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.pool import LabWorkerPool, count_machines, workers_of
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
@@ -33,6 +39,14 @@ from lcm.system.clock import SystemClock
 
 Workers = Annotated[
     list[str], typer.Argument(metavar="WORKER…", help="Names of workers.", autocompletion=options.complete_workers)
+]
+WorkersOrPool = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="WORKER… | pool NAME",
+        help="Names of workers, or a pool.",
+        autocompletion=options.complete_workers,
+    ),
 ]
 OutcomeText = Callable[[LabWorker, Sequence[LabletSession], datetime], str]
 """Returns what became of a worker, given the sessions on it."""
@@ -57,7 +71,10 @@ _ADVICE: Final[Mapping[tuple[str, WorkerPhase], str]] = {
 
 
 def drain(
-    workers: Workers,
+    workers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORKER…]", help="Names of workers.", autocompletion=options.complete_workers),
+    ] = None,
     *,
     deadline: Annotated[
         str | None,
@@ -67,6 +84,8 @@ def drain(
             help="Longest time that sessions may stay: 30m, 4h; default: as in the worker's spec.",
         ),
     ] = None,
+    selector: Selector = "",
+    together: Together = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     dry_run: DryRun = False,
     context: ContextName = None,
@@ -76,8 +95,26 @@ def drain(
     Sessions that are still there at the deadline are ended. `lcm undrain` cancels. Repeat it with
     another --deadline to move the deadline.
     """
-    minutes = _parse_minutes(deadline, "--deadline") if deadline is not None else None
-    _act(workers, Drain(deadline_minutes=minutes), _drain_outcome, namespace, context, dry_run=dry_run)
+    if not (workers or selector):
+        raise typer.BadParameter("name workers, or select them with -l", param_hint="WORKER")
+    action = Drain(deadline_minutes=_parse_minutes(deadline, "--deadline") if deadline is not None else None)
+
+    async def find(plane: Plane) -> Sequence[BatchItem]:
+        refs: list[Ref[LabWorker]] = [Ref(LabWorker, name, namespace) for name in workers or ()]
+        refs += await select_objects(plane, noun_of(LabWorker), selector, namespace) if selector else ()
+        await _warn_of_surplus(plane, refs, namespace)
+        return [
+            ActionItem(kind=LabWorker.__name__, name=ref.name, namespace=namespace, action=action)
+            for ref in dict.fromkeys(refs)
+        ]
+
+    async def describe(plane: Plane, worker: LabWorker) -> str:
+        return _drain_outcome(worker, await sessions_on_worker(plane, worker), SystemClock().now())
+
+    async def explain(plane: Plane, ref: Ref[LabWorker], error: LcmError) -> LcmError:
+        return missing(ref) if isinstance(error, Gone) else await _explain_illegal(plane, ref, action, error)
+
+    act_in_batch(find, describe, explain, context, together=together, dry_run=dry_run)
 
 
 def undrain(
@@ -88,16 +125,40 @@ def undrain(
 
 
 def pause(
-    workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
+    workers: WorkersOrPool,
+    *,
+    until: pools.Until = None,
+    promises: pools.PromisesOption = pools.Promises.KEEP,
+    yes: pools.Yes = False,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
 ) -> None:
-    """Stop workers' machines once no session is on them; disks and licences are kept. `lcm resume` cancels."""
+    """Stop workers' machines once no session is on them; disks and licences are kept. `lcm resume` cancels.
+
+    With `pool NAME`, nothing is started in a pool but what was promised, until a moment.
+    """
+    pool = pools.parse_pool(workers, namespace)
+    if pool is not None:
+        pools.pause_pool(pool, until, promises, context, dry_run=dry_run, yes=yes)
+        return
+    if until is not None or promises is not pools.Promises.KEEP:
+        raise typer.BadParameter("--until and --promises are for pools: `lcm pause pool NAME`", param_hint="WORKER…")
     _act(workers, Pause(), _pause_outcome, namespace, context, dry_run=dry_run)
 
 
 def resume(
-    workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
+    workers: WorkersOrPool,
+    *,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
 ) -> None:
-    """Start workers' machines again, or cancel a pending pause."""
+    """Start workers' machines again, or cancel a pending pause. With `pool NAME`, end the pause of a pool."""
+    pool = pools.parse_pool(workers, namespace)
+    if pool is not None:
+        pools.resume_pool(pool, context, dry_run=dry_run)
+        return
     _act(workers, Resume(), _resume_outcome, namespace, context, dry_run=dry_run)
 
 
@@ -178,29 +239,28 @@ def _act(
     dry_run: bool,
 ) -> None:
     async def act(plane: Plane, name: str) -> str:
-        if isinstance(action, Drain):
-            await _warn_of_surplus(plane, Ref(LabWorker, name, namespace))
         worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
         return outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now())
 
     connection.act_on_each(dict.fromkeys(workers), act, context, dry_run=dry_run)
 
 
-async def _warn_of_surplus(plane: Plane, ref: Ref[LabWorker]) -> None:
-    """Print before a drain whether its pool may then run more machines than its max_workers."""
+async def _warn_of_surplus(plane: Plane, refs: Sequence[Ref[LabWorker]], namespace: str) -> None:
+    """Print before a drain which pools may then run more machines than their max_workers."""
     try:
-        pools = await read_all(plane, LabWorkerPool, namespace=ref.namespace)
-        workers = await read_all(plane, LabWorker, namespace=ref.namespace)
+        found = await read_all(plane, LabWorkerPool, namespace=namespace)
+        workers = await read_all(plane, LabWorker, namespace=namespace)
     except Forbidden:
         return  # whoever may not see them may not drain one either
-    for pool in pools.items:
-        seat = next((one for one in pool.status.seats if one.worker_name == ref.name), None)
+    names = {ref.name for ref in refs}
+    for pool in found.items:
         machines, most = count_machines(workers_of(pool, workers.items)), pool.spec.max_workers
-        if seat is not None and machines >= most:
-            render.print_message(
-                f"pool/{pool.metadata.name} runs {machines} of at most {most} machines: if its planned worker"
-                f" {seat.number} is needed before {ref.name} has been drained, it runs {machines + 1}"
-            )
+        for seat in pool.status.seats if machines >= most else ():
+            if seat.worker_name in names:
+                render.print_message(
+                    f"pool/{pool.metadata.name} runs {machines} of at most {most} machines: if its planned worker"
+                    f" {seat.number} is needed before {seat.worker_name} has been drained, it runs {machines + 1}"
+                )
 
 
 async def _perform(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:
@@ -208,13 +268,18 @@ async def _perform(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, d
         with naming_missing(ref):
             return await plane.act(ref, action, dry_run=dry_run)
     except IllegalStep as error:
-        worker = await plane.get(ref)
-        if worker is None:
-            raise
-        verb = str(type(action).__struct_config__.tag)
-        advice = _ADVICE.get((verb, worker.status.phase), "`lcm story worker {name}` shows what happened to it")
-        message = f"worker/{ref.name} is {worker.status.phase}: {verb} is not possible; {advice.format(name=ref.name)}"
-        raise IllegalStep(message) from error
+        raise await _explain_illegal(plane, ref, action, error) from error
+
+
+async def _explain_illegal(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, error: LcmError) -> LcmError:
+    """Return what to do instead of an action that a worker's phase does not have; other errors as they are."""
+    worker = await plane.get(ref) if isinstance(error, IllegalStep) else None
+    if worker is None:
+        return error
+    verb = str(type(action).__struct_config__.tag)
+    advice = _ADVICE.get((verb, worker.status.phase), "`lcm story worker {name}` shows what happened to it")
+    message = f"worker/{ref.name} is {worker.status.phase}: {verb} is not possible; {advice.format(name=ref.name)}"
+    return IllegalStep(message)
 
 
 async def sessions_on_worker(plane: Plane, worker: LabWorker) -> Sequence[LabletSession]:

@@ -136,6 +136,13 @@ Count = Annotated[
 ]
 Track = Annotated[str, typer.Option("--track", metavar="TRACK", help="Use this track instead of the lab's.")]
 Region = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")]
+PreferredRegion = Annotated[
+    str | None,
+    typer.Option("--prefer-region", metavar="REGION", help="In this region rather than in another."),
+]
+AllowSpot = Annotated[
+    bool, typer.Option("--spot", help="Also on a cheaper machine that the cloud may take away; then it is tried again.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 
 __all__ = ["DEFAULT_NAMESPACE"]

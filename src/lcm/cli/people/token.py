@@ -1,4 +1,4 @@
-"""`lcm token create|list|revoke`, and `lcm sign-in`: a link with which a browser signs in."""
+"""`lcm token create|list|revoke`, and links with which browsers sign in: `lcm sign-in`, `lcm invite`."""
 
 import asyncio
 from contextlib import suppress
@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 import typer
 
+from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.command import LeafCommand, make_group
-from lcm.cli.output.options import ContextName
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, SessionName
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import Gone, Refused
 from lcm.system.clock import SystemClock
@@ -40,6 +41,14 @@ Name = Annotated[
 AsRole = Annotated[
     Role | None, typer.Option("--role", metavar="ROLE", help="Role of the token, at most your own; default: your role.")
 ]
+Address = Annotated[
+    str | None,
+    typer.Option("--email", metavar="ADDRESS", help="Whose seats the holder may use (administrators only)."),
+]
+Tracks = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACK", help="Book on this track only; repeat it for more."),
+]
 Expires = Annotated[
     str, typer.Option("--expires", metavar="TIME", help="Lifetime: 12h, 30d; or never (administrators only).")
 ]
@@ -59,6 +68,8 @@ def create(
     name: Name = None,
     *,
     role: AsRole = None,
+    email: Address = None,
+    track: Tracks = None,
     expires: Expires = "30d",
     context: ContextName = None,
     offline: Offline = False,
@@ -71,10 +82,13 @@ def create(
     if not life and expires != _NEVER:
         raise typer.BadParameter("must be longer than zero; write 12h, 30d or never", param_hint="--expires")
     if offline:
+        if email or track:
+            raise typer.BadParameter("makes tokens without --email and --track", param_hint="--offline")
         text, token = _make_offline(name, role, life, data)
         made = TokenMade(token=text.reveal(), info=token_info(token))
     else:
-        request = TokenRequest(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
+        tracks, seconds = tuple(track) if track else None, int(life.total_seconds())
+        request = TokenRequest(name=name, role=role, expires_in_seconds=seconds, email=email, tracks=tracks)
         made = connection.request("POST", _PATH, TokenMade, context, request)
     until = render.format_relative(made.info.expires_at, SystemClock().now()) if made.info.expires_at else _NEVER
     render.print_message(f"token {made.info.id} for {made.info.name}, role {made.info.role}, expires {until}")
@@ -139,8 +153,33 @@ def _make_offline(
 def _token_row(one: "TokenInfo") -> tuple[str, ...]:
     now = SystemClock().now()
     until = f"in {render.format_wait(one.expires_at - now)}" if one.expires_at else _NEVER
-    kind = "session" if one.session else "token"
+    kind = "session" if one.session else "invitation" if one.seat else "token"
     return one.id, one.name, one.role, kind, render.format_age(one.created_at, now), until, one.made_by
+
+
+def invite(
+    words: SessionName,
+    *,
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="TIME", help="Lifetime: 2h, 1d; at most until the session is over.")
+    ] = "",
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    context: ContextName = None,
+) -> None:
+    """Print a link with which a learner uses one session in a browser, and nothing else.
+
+    It works until the session is over. `lcm token list` shows it, `lcm token revoke` ends it.
+    """
+    from lcm.control.plane.wire import Invitation, InvitationRequest  # noqa: PLC0415 - likewise
+
+    name = parse_session_name(words, "write `lcm invite NAME`, such as `lcm invite basics-x7k2p`")
+    seconds = int(parse_duration(expires, "--expires").total_seconds()) if expires else None
+    path = f"/api/lablet-sessions/{quote(name, safe='')}/invitation?namespace={quote(namespace, safe='')}"
+    made = connection.request("POST", path, Invitation, context, InvitationRequest(expires_in_seconds=seconds))
+    assert made.info.expires_at is not None, "an invitation ends"
+    until = render.format_relative(made.info.expires_at, SystemClock().now())
+    render.print_message(f"Works until {until}; `lcm token revoke {made.info.id}` ends it. Whoever has it uses {name}:")
+    render.print_line(connection.find_context(context).url + made.path)
 
 
 def sign_in(context: ContextName = None) -> None:

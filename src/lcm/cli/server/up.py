@@ -96,7 +96,9 @@ _QUESTION = "Launch, stop and terminate machines in this account?"
 async def confirm_aws(it: EmbeddedProcess, *, settings: Settings, yes: bool) -> None:
     """Print the account, the region and the highest possible cost; raise Refused unless somebody agrees."""
     who = await aws_identity(settings)
-    found = await list_cost_shares(it.running.control.plane_for(_READER), it.running.control.fleet.prices)
+    found = await list_cost_shares(
+        it.running.control.plane_for(_READER), it.running.control.fleet.prices.at(SystemClock().now())
+    )
     searched = ", ".join(settings.worker_discovery_regions)
     print_line(f"AWS account {who.account}, as {who.arn}")
     print_line(f"  region    {settings.aws_region}; machines are searched for in {searched}")

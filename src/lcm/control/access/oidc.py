@@ -19,7 +19,8 @@ from joserfc.jwt import JWTClaimsRegistry
 from joserfc.util import urlsafe_b64decode
 
 from lcm.control.access.oidc_keys import ALGORITHMS, Fetch, IssuerKeys, PublicKey, is_trustworthy, strict_json
-from lcm.model.access.identity import RANKS, Caller, Role, Subject
+from lcm.model.access.identity import RANKS, Caller, Reach, Role, Subject
+from lcm.model.access.mail_address import normalize_address
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Invalid
 
@@ -136,7 +137,7 @@ def caller_of(claims: Claims, trust: IssuerTrust) -> Caller | TokenRefusal:
     role = next((role for role in RANKS if role in given), trust.default_role)
     if role is None:
         return TokenRefusal(TokenRefusalReason.ROLE, f"the token gives no role: see the claim {trust.role_claim}")
-    return Caller(name=name, role=role)
+    return Caller(name=name, role=role, reach=Reach(email=_find_verified_address(claims)))
 
 
 def _is_time(value: object) -> bool:
@@ -156,6 +157,13 @@ def _find_subject(claims: Claims, trust: IssuerTrust) -> str | TokenRefusal:
         return msgspec.convert(f"{SUB_PREFIX}{value}" if fallback and isinstance(value, str) else value, Subject)
     except msgspec.ValidationError:
         return TokenRefusal(TokenRefusalReason.SUBJECT, f"the claim {used} is not a name that we can use")
+
+
+def _find_verified_address(claims: Claims) -> str:
+    """Return the address by which the seats of a caller are found; empty unless the issuer has verified it."""
+    address = claims.get("email")
+    is_verified = claims.get("email_verified") in (True, "true")
+    return normalize_address(address) if is_verified and isinstance(address, str) else ""
 
 
 def _find_claim(claims: Claims, path: str) -> object:
@@ -182,7 +190,9 @@ def _trust_faults(trust: IssuerTrust) -> list[Fault]:
     if not trust.subject_claim or not trust.role_claim:
         faults.append(Fault("OIDC_SUBJECT_CLAIM, OIDC_ROLE_CLAIM", "missing", "name the claims"))
     if {trust.default_role, *trust.roles.values()} - {None, *RANKS}:
-        faults.append(Fault("OIDC_ROLES, OIDC_DEFAULT_ROLE", "no token gives the role service", "use another role"))
+        faults.append(
+            Fault("OIDC_ROLES, OIDC_DEFAULT_ROLE", "no token gives the roles service and guest", "use another role")
+        )
     if not timedelta(0) <= trust.leeway <= timedelta(minutes=10):
         faults.append(Fault("OIDC_LEEWAY_SECONDS", "out of bounds", "use at most ten minutes"))
     return faults

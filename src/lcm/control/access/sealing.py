@@ -172,6 +172,10 @@ class Sealing:
             "" if meant == use or (copies and not meant) else f"it was sealed for {meant or 'no field'}, not for {use}"
         )
 
+    def may_hold_clear_secrets(self, document: object) -> bool:
+        """Return whether a document may have secrets that are still to be sealed, and here they can be."""
+        return self.sealer is not None and _may_contain(document, PLAIN_PREFIX)
+
     def unseal_document(self, document: S) -> S:
         """Unseal all secrets, for a digest that must be the same each time; the result is never stored."""
         return replace_secrets(document, lambda _, ref, __: self.unseal_text(ref))

@@ -1,5 +1,7 @@
 """Sign-in with a browser: a link that works once and for minutes, exchanged for a session of half a day.
 
+The link of an invitation (`control.access.invitations`) works until it expires or is revoked.
+
 Used by `api`, and by `cli`, which prints the first link; housekeeping removes unused codes. Only the SHA-256 of a
 link's code is stored. A session is a token like others: listed, revocable, expiring. Who signed in at a provider gets
 a session likewise; that this was done is noted until it could no longer be tried again.
@@ -21,16 +23,18 @@ from lcm.control.access.tokens import (
     digest_of,
 )
 from lcm.control.objects.writer import Writer
-from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode, UsedSignIn
+from lcm.model.access.identity import NO_REACH, AccessToken, Caller, Reach, Role, SignInCode, UsedSignIn
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Conflict
+from lcm.model.base.errors import Conflict, NoRoom
 from lcm.store.base import ABSENT, Delete, Entry, Put, Store, scan_all
 from lcm.store.codec import Codec
 from lcm.system.clock import new_token
 
 LINK_LIFE: Final = timedelta(minutes=10)
 SESSION_LIFE: Final = timedelta(hours=12)
+MOST_BROWSERS: Final = 20
+"""In how many browsers the invitations to one seat can be open at once."""
 _MAX_CODE_LENGTH: Final = 200
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
@@ -55,7 +59,7 @@ class SignIns:
         self._secrets = secrets
 
     async def make_code(
-        self, name: str, role: Role, *, writer: Writer, made_with: Credential | None = None
+        self, name: str, role: Role, *, writer: Writer, made_with: Credential | None = None, reach: Reach = NO_REACH
     ) -> tuple[Secret, datetime]:
         """Make a code that signs a person in once; return it and when it expires.
 
@@ -64,7 +68,7 @@ class SignIns:
         text = self._secrets()
         bound, lineage = (made_with.bound, made_with.child_lineage()) if made_with else (None, ())
         expires_at = _earlier(self._clock.now() + LINK_LIFE, bound)
-        code = SignInCode(name=name, role=role, expires_at=expires_at, bound=bound, lineage=lineage)
+        code = SignInCode(name=name, role=role, expires_at=expires_at, bound=bound, lineage=lineage, reach=reach)
         put = Put(SIGN_INS_PREFIX + digest_of(text), _CODEC.encode(code), at=ABSENT)
         conditions = await self._tokens.require_stored(made_with)
         await writer.submit([put, *conditions], deeds=[AuditedAction(verb="create", kind=LINK_AUDIT_KIND, name=name)])
@@ -78,12 +82,15 @@ class SignIns:
         return sum(code.name == name and now < code.expires_at for code in codes)
 
     async def exchange(self, text: str, writer_for: Callable[[Caller], Writer]) -> tuple[Secret, AccessToken] | None:
-        """Exchange a code for a session, which uses it up; None for one that is unknown, used or expired."""
+        """Exchange a code for a session, which uses it up; None for one that is unknown, used or expired.
+
+        An invitation is not used up. Raises Forbidden when it was revoked meanwhile, NoRoom when too many use it.
+        """
         if not text or len(text) > _MAX_CODE_LENGTH:
             return None
         entry = await self._store.get(SIGN_INS_PREFIX + digest_of(text))
         if entry is None:
-            return None
+            return await self._accept_invitation(text, writer_for)
         code, now = _CODEC.decode(entry.value, SignInCode), self._clock.now()
         if now >= code.expires_at:
             return None
@@ -95,12 +102,41 @@ class SignIns:
             bound=code.bound,
             made_by=code.name,
             lineage=code.lineage,
+            reach=code.reach,
         )
         try:
-            writer = writer_for(Caller(name=token.name, role=token.role))
+            writer = writer_for(Caller(name=token.name, role=token.role, reach=token.reach))
             await self._tokens.write(token, Delete(entry.key, at=entry.revision), writer=writer, verb="sign-in")
         except Conflict:
             return None  # another request used the code at the same time
+        _log.info("signed in", id=token.id, name=token.name, role=token.role)
+        return secret, token
+
+    async def _accept_invitation(
+        self, text: str, writer_for: Callable[[Caller], Writer]
+    ) -> tuple[Secret, AccessToken] | None:
+        """Begin a session of whoever holds an invitation, which stays valid; None if it is none."""
+        invitation = self._tokens.find_credential(text)
+        if invitation is None or invitation.session or invitation.caller.role is not Role.GUEST:
+            return None
+        guest = invitation.caller
+        if self._tokens.count(guest.name, session=True) >= MOST_BROWSERS:
+            raise NoRoom(f"this invitation is open in {MOST_BROWSERS} browsers: sign out in one of them")
+        secret, token = self._tokens.draft(
+            guest.name,
+            guest.role,
+            expires_at=_earlier(self._clock.now() + SESSION_LIFE, invitation.bound),
+            session=True,
+            bound=invitation.bound,
+            made_by=guest.name,
+            lineage=invitation.child_lineage(),
+            reach=guest.reach,
+        )
+        conditions = await self._tokens.require_stored(invitation)
+        try:
+            await self._tokens.write(token, *conditions, writer=writer_for(guest), verb="sign-in")
+        except Conflict:
+            return None  # it was revoked at the same time
         _log.info("signed in", id=token.id, name=token.name, role=token.role)
         return secret, token
 
@@ -115,6 +151,7 @@ class SignIns:
             session=True,
             bound=bound,
             made_by=use.issuer,
+            reach=caller.reach,
         )
         note = Put(
             USED_SIGN_INS_PREFIX + digest_of(use.state), _CODEC.encode(UsedSignIn(expires_at=use.expires_at)), at=ABSENT

@@ -8,6 +8,7 @@ the tokens that it goes back to (its lineage): what was made with a token is rev
 import asyncio
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,7 +21,7 @@ import structlog
 from lcm.control.access.audit import AuditedAction
 from lcm.control.objects.records import CODEC
 from lcm.control.objects.writer import Writer, commit_ops
-from lcm.model.access.identity import AccessToken, Caller, Role, SignInCode, Subject
+from lcm.model.access.identity import NO_REACH, AccessToken, Caller, Reach, Role, SignInCode, Subject
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Gone, Invalid, Later, Refused, Relist, Stuck
@@ -89,6 +90,7 @@ class Tokens:
         self._ids = ids
         self._secrets = secrets
         self._credentials: dict[str, Credential] = {}
+        self._held: Counter[tuple[str, bool]] = Counter()
         self.version = 0
         """Grows whenever a token is made, changed or revoked."""
         self._revision = 0
@@ -147,13 +149,14 @@ class Tokens:
         made_by: str = "",
         made_with: Credential | None = None,
         writer: Writer | None = None,
+        reach: Reach = NO_REACH,
     ) -> tuple[Secret, AccessToken]:
         """Make a token. Its text is returned only here; only its hash is stored. No writer means nobody's action.
 
         It is revoked with the credential that it is made with. Raises Forbidden when that was revoked meanwhile.
         """
         lineage = made_with.child_lineage() if made_with else ()
-        text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by, lineage=lineage)
+        text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by, lineage=lineage, reach=reach)
         await self.write(token, *await self.require_stored(made_with), writer=writer, verb="create")
         _log.info("token made", id=token.id, name=name, role=role)
         return text, token
@@ -168,6 +171,7 @@ class Tokens:
         session: bool = False,
         bound: datetime | None = None,
         lineage: tuple[str, ...] = (),
+        reach: Reach = NO_REACH,
     ) -> tuple[Secret, AccessToken]:
         """Make a token that is not valid until it is written."""
         text = self._secrets()
@@ -182,6 +186,7 @@ class Tokens:
             bound=bound if session else expires_at,
             made_by=made_by,
             lineage=lineage,
+            reach=reach,
         )
         return Secret(text), token
 
@@ -244,6 +249,10 @@ class Tokens:
                 found.append((entry, AuditedAction(verb=verb, kind=LINK_AUDIT_KIND, name=code.name)))
         return found
 
+    def count(self, name: str, *, session: bool) -> int:
+        """Return how many tokens somebody has, or how many browser sessions, as far as this process knows."""
+        return self._held[name, session]
+
     async def list(self) -> Sequence[AccessToken]:
         """Read every stored token, oldest first."""
         found = [_decode_part(entry, AccessToken) for entry in (await scan_all(self._store, TOKENS_PREFIX)).entries]
@@ -256,7 +265,7 @@ class Tokens:
 
     async def _load(self) -> None:
         page = await scan_all(self._store, TOKENS_PREFIX)
-        self._credentials = {}
+        self._credentials, self._held = {}, Counter()
         for entry in page.entries:
             self._add_credential(entry)
         self._advance(page.revision)
@@ -279,20 +288,21 @@ class Tokens:
     def _apply_change(self, changed: CommitChanges) -> None:
         for change in changed.changes:
             if change.entry is None:
-                self._credentials.pop(change.key.removeprefix(TOKENS_PREFIX), None)
+                self._remove_credential(change.key.removeprefix(TOKENS_PREFIX))
             else:
                 self._add_credential(change.entry)
         self._advance(changed.revision)
 
     def _add_credential(self, entry: Entry) -> None:
         digest = entry.key.removeprefix(TOKENS_PREFIX)
-        self._credentials.pop(digest, None)
+        self._remove_credential(digest)
         token = _decode_part(entry, AccessToken)
         if token is None:
             return
+        self._held[token.name, token.session] += 1
         actor = "" if token.role is Role.SERVICE else USER
         self._credentials[digest] = Credential(
-            Caller(name=token.name, role=token.role, actor=actor),
+            Caller(name=token.name, role=token.role, actor=actor, reach=token.reach),
             token.expires_at,
             token.id,
             digest,
@@ -300,6 +310,15 @@ class Tokens:
             token.bound,
             token.lineage,
         )
+
+    def _remove_credential(self, digest: str) -> None:
+        known = self._credentials.pop(digest, None)
+        if known is None:
+            return
+        holder = known.caller.name, known.session
+        self._held[holder] -= 1
+        if not self._held[holder]:
+            del self._held[holder]
 
     def _advance(self, revision: int) -> None:
         self._revision = revision
@@ -337,7 +356,7 @@ def is_expired_token(entry: Entry, now: datetime) -> bool:
 
 def _identity(credential: Credential) -> tuple[object, ...]:
     caller = credential.caller
-    return credential.id, caller.name, caller.role, credential.expires_at
+    return credential.id, caller.name, caller.role, caller.reach, credential.expires_at
 
 
 def _decode_part(entry: Entry, kind: type[T]) -> T | None:

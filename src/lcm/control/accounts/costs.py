@@ -1,28 +1,28 @@
-"""What workers and sessions cost: billing intervals of workers, and each session's share of them.
+"""What workers cost: their billing intervals.
 
-Written with the steps of workers and sessions (`booking.step_records`), read by `Plane.costs`. The open interval is
-stored under its worker's uid, closed ones by their end; they stay when the worker is removed: they are the bill. A
-session's share is the largest of its shares of the worker's CPU, memory and labs, which others could not use
-meanwhile; one that was tried on several workers pays its share of each.
+Written with the steps of workers (`booking.step_records`), read by `Plane.costs`. The open interval is stored under its
+worker's uid, closed ones by their end; they stay when the worker is removed: they are the bill. `accounts.stays` and
+`accounts.ledger` divide it among sessions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import takewhile
 from typing import Final
 
 import msgspec
 
-from lcm.control.objects.records import CODEC, UIDS, encode_checked, read_entry
-from lcm.model.base.capacity import Amount, Claim, utilization
-from lcm.model.kinds.pool import LabWorkerPool
+from lcm.control.objects.records import CODEC, UIDS, encode_checked, find_record, read_entry
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.money.billing import Billing, BillingInterval, clip_interval
-from lcm.model.money.prices import HARDWARE, PriceBook
+from lcm.model.money.billing import MINIMUM_CHARGE, Billing, BillingInterval, clip_interval, to_usd
+from lcm.model.money.prices import PriceBook
+from lcm.model.money.split import PricedClaim, share_of
 from lcm.store.base import ABSENT, Cursor, Delete, Entry, Op, Put, Store, scan_all
+from lcm.system.tasks import TimeSlice
 
 OPEN_PREFIX: Final = "billing-open/"
 CLOSED_PREFIX: Final = "billing/"
@@ -42,12 +42,17 @@ def open_key(worker_id: str) -> str:
     return OPEN_PREFIX + worker_id
 
 
-def interval_ops(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: datetime) -> Sequence[Op]:
-    """Return the operations that bring a worker's open interval up to date; `entry` is the one that was read."""
+def interval_ops(
+    entry: Entry | None, worker: LabWorker, prices: PriceBook, now: datetime, *, template_usd: Decimal | None = None
+) -> Sequence[Op]:
+    """Return the operations that bring a worker's open interval up to date; `entry` is the one that was read.
+
+    `template_usd` is the price of a spot machine that the price book does not know.
+    """
     known = CODEC.decode(entry.value, BillingInterval) if entry else None
     since = _state_since(worker, known, now)
-    wanted = _new_interval(worker, prices, since)
-    if _is_same_interval(known, wanted):
+    wanted = _new_interval(worker, prices.at(since), since, template_usd)
+    if _is_same_interval(known, wanted, worker.status.ec2.launched_at):
         return ()
     ops: list[Op] = []
     if wanted is not None:
@@ -56,28 +61,43 @@ def interval_ops(entry: Entry | None, worker: LabWorker, prices: PriceBook, now:
         ops.append(Delete(entry.key, at=entry.revision))
     if known is not None and entry is not None:
         # Another process's clock may have been ahead when it began.
-        until = max(since, known.since)
+        until = max(_left_at(worker, known, since), known.since)
         # The revision keeps keys unique: two intervals may begin and end in the same moment.
-        key = f"{CLOSED_PREFIX}{_stamp(until)}/{known.worker_id}/{entry.revision:020d}"
+        key = f"{CLOSED_PREFIX}{format_stamp(until)}/{known.worker_id}/{entry.revision:020d}"
         ops.append(Put(key, encode_checked(msgspec.structs.replace(known, until=until)), at=ABSENT))
     return ops
 
 
 async def read_costs(
-    store: Store, *, since: datetime, until: datetime, now: datetime, worker_id: str = ""
+    store: Store,
+    *,
+    since: datetime,
+    until: datetime,
+    now: datetime,
+    worker_id: str = "",
+    time_slice: TimeSlice | None = None,
 ) -> Sequence[BillingInterval]:
     """List the cost of all workers, or of one, in a time span, by worker and time; each interval is cut to the span."""
+    time_slice = time_slice or TimeSlice()
     page = await scan_all(store, open_key(worker_id))
     entries = list(page.entries)
-    cursor: Cursor | None = Cursor(page.revision, CLOSED_PREFIX + _stamp(since))
+    cursor: Cursor | None = Cursor(page.revision, CLOSED_PREFIX + format_stamp(since))
     while cursor is not None:
         page = await store.scan(CLOSED_PREFIX, cursor=cursor)
         entries += (entry for entry in page.entries if not worker_id or f"/{worker_id}/" in entry.key)
         cursor = page.next
-    every = (clip_interval(CODEC.decode(entry.value, BillingInterval), since, until, now) for entry in entries)
-    return sorted(
-        (one for one in every if one), key=lambda one: (one.namespace, one.worker_name, one.worker_id, one.since)
-    )
+    groups = dict[tuple[str, str, str], list[BillingInterval]]()
+    for entry in entries:
+        one = clip_interval(CODEC.decode(entry.value, BillingInterval), since, until, now)
+        if one is not None:
+            groups.setdefault((one.namespace, one.worker_name, one.worker_id), []).append(one)
+        await time_slice.yield_if_over()
+    # Worker by worker, so that sorting a month of them takes no long turn.
+    found = list[BillingInterval]()
+    for key in sorted(groups):
+        found += sorted(groups.pop(key), key=lambda one: one.since)
+        await time_slice.yield_if_over()
+    return found
 
 
 def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime) -> datetime:
@@ -85,7 +105,11 @@ def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime
 
     But no time from before it was a worker, and none twice.
     """
-    state, launched_at = worker.status.ec2.state, worker.status.ec2.launched_at
+    facts = worker.status.ec2
+    state, launched_at = facts.state, facts.launched_at
+    earliest = known.since if known else worker.metadata.created_at
+    if facts.state_since is not None and (earliest is None or facts.state_since > earliest):
+        return min(facts.state_since, now)
     if launched_at is None or launched_at >= now or state not in {_PENDING, Billing.RUNNING}:
         return now
     if state == Billing.RUNNING and now - launched_at < _OBSERVED_LATE:
@@ -96,12 +120,36 @@ def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime
     return launched_at if launched_at > known.since else now
 
 
-def _new_interval(worker: LabWorker, prices: PriceBook, since: datetime) -> BillingInterval | None:
+async def find_template_usd(store: Store, worker: LabWorker, prices: PriceBook) -> Decimal | None:
+    """Read the price in the template of a spot worker; None if it has none, or the price book knows one."""
+    aws, owner = worker.spec.aws, worker.metadata.owner
+    kind = worker.status.ec2.instance_type or aws.instance_type
+    if aws.market != "spot" or owner is None or prices.spot_hourly(aws.region, kind) is not None:
+        return None
+    namespace = worker.metadata.namespace
+    pool = await find_record(store, Ref(LabWorkerPool, owner.name, namespace))
+    template = await find_record(store, Ref(WorkerTemplate, pool.resource.spec.template, namespace)) if pool else None
+    return template.resource.spec.price_per_hour_usd if template else None
+
+
+def _left_at(worker: LabWorker, known: BillingInterval, since: datetime) -> datetime:
+    """Return when a worker left its former state: a stopped machine, when it was started, before it ran."""
+    launched_at = worker.status.ec2.launched_at
+    starts = worker.status.ec2.state in {_PENDING, Billing.RUNNING}
+    return min(since, launched_at) if starts and launched_at is not None and launched_at > known.since else since
+
+
+def _new_interval(
+    worker: LabWorker, prices: PriceBook, since: datetime, template_usd: Decimal | None
+) -> BillingInterval | None:
     """Return the interval that begins at a moment; None when nothing has to be paid."""
     facts, aws, owner = worker.status.ec2, worker.spec.aws, worker.metadata.owner
     state, kind = _BILLED_STATES.get(facts.state), facts.instance_type or aws.instance_type
     if state is None:
         return None
+    disk, on_demand = prices.disk_hourly(aws.root_volume, aws.region), prices.hourly(aws.region, kind)
+    spot, lent = aws.market == "spot", prices.spot_hourly(aws.region, kind)
+    paid = (template_usd if lent is None else lent) if spot else on_demand
     return BillingInterval(
         worker_id=worker.metadata.uid,
         worker_name=worker.metadata.name,
@@ -111,108 +159,55 @@ def _new_interval(worker: LabWorker, prices: PriceBook, since: datetime) -> Bill
         instance_type=kind,
         instance_id=facts.instance_id,
         state=state,
-        usd_hourly=_usd_hourly(worker, state, kind, prices),
+        usd_hourly=_with_disk(paid, disk, state),
+        on_demand_usd_hourly=_with_disk(on_demand, disk, state) if spot else None,
         since=since,
         pool=owner.name if owner and owner.kind == LabWorkerPool.__name__ else "",
     )
 
 
-def _usd_hourly(worker: LabWorker, state: Billing, kind: str, prices: PriceBook) -> Decimal | None:
-    region = worker.spec.aws.region
-    disk = prices.disk_hourly(worker.spec.aws.root_volume, region)
+def _with_disk(machine: Decimal | None, disk: Decimal | None, state: Billing) -> Decimal | None:
+    """Return the hourly price of a machine with its disk, or of the disk alone; None means unknown."""
     if state is Billing.STOPPED or disk is None:
         return disk
-    machine = prices.hourly(region, kind)
     return None if machine is None else machine + disk
 
 
-def _is_same_interval(known: BillingInterval | None, wanted: BillingInterval | None) -> bool:
+def template_hourly(template: WorkerTemplateSpec, prices: PriceBook) -> Decimal | None:
+    """Return what a machine of a template costs an hour, with its disk; None if it is not known."""
+    aws = template.worker.aws
+    machine, disk = prices.hourly(aws.region, aws.instance_type), prices.disk_hourly(aws.root_volume, aws.region)
+    machine = template.price_per_hour_usd if machine is None else machine
+    return None if machine is None else machine + (disk or 0)
+
+
+def _is_same_interval(
+    known: BillingInterval | None, wanted: BillingInterval | None, launched_at: datetime | None
+) -> bool:
+    """Return whether nothing has changed: neither what is paid for, nor was the machine started again meanwhile."""
     if known is None or wanted is None:
         return known is wanted
-    return (known.state, known.instance_id, known.instance_type) == (
+    # The cloud's clock may be ahead of ours by a little.
+    again = launched_at is not None and launched_at > known.since + MINIMUM_CHARGE and wanted.state is Billing.RUNNING
+    return not again and (known.state, known.instance_id, known.instance_type) == (
         wanted.state,
         wanted.instance_id,
         wanted.instance_type,
     )
 
 
-def _stamp(moment: datetime) -> str:
+def format_stamp(moment: datetime) -> str:
+    """Return a moment as keys hold it, in the order of time."""
     return f"{moment.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
 
 
-_HOUR: Final = Decimal(3600)
 _ROUNDING: Final = Decimal("0.0001")
-_SHARED_AMOUNTS: Final = ("cpu_millis", "memory_mb", "labs")
-_UNKNOWN_LABS: Final = 10**6
-
-
-async def with_cost(store: Store, before: LabletSession, after: LabletSession, now: datetime) -> LabletSession:
-    """Return the session with the cost of its time on the worker, if this step takes it off the worker."""
-    worker_id = before.status.worker_id
-    leaves = before.status.phase in ON_WORKER_PHASES and after.status.phase not in ON_WORKER_PHASES
-    if not leaves or worker_id is None:
-        return after
-    bill = await read_costs(store, since=_placed_at(before, now), until=now, now=now, worker_id=worker_id)
-    cost = cost_of(before, await find_worker(store, worker_id), bill, now)
-    if cost is None:
-        return after
-    cost += before.status.cost_usd or 0
-    return msgspec.structs.replace(after, status=msgspec.structs.replace(after.status, cost_usd=cost))
-
-
-def cost_of(
-    session: LabletSession, worker: LabWorker | None, bill: Iterable[BillingInterval], now: datetime
-) -> Decimal | None:
-    """Return what a session's share of a worker cost since it came onto it; None when no price is known.
-
-    The machine may be gone by now; it then costs nothing from that moment on.
-    """
-    since = _placed_at(session, now)
-    parts = [
-        one.usd_hourly * _share(session, worker, one) * _seconds(max(one.since, since), one.until or now)
-        for one in bill
-        if one.usd_hourly is not None
-    ]
-    return (sum(parts, Decimal(0)) / _HOUR).quantize(_ROUNDING) if parts else None
 
 
 def estimate_cost(claim: Claim, capacity: Amount, usd_hourly: Decimal) -> Decimal:
     """Return what a session costs whose claim lasts to its end, on a worker of this capacity."""
-    return (usd_hourly * share_of(claim.need, capacity) * _seconds(claim.start, claim.end) / _HOUR).quantize(_ROUNDING)
-
-
-def share_of(need: Amount, capacity: Amount) -> Decimal:
-    """Return the part of a worker that a need keeps from others, at most 1."""
-    used = utilization(need, capacity)
-    return Decimal(str(round(min(1.0, max(used[name] for name in _SHARED_AMOUNTS)), 6)))
-
-
-def _placed_at(session: LabletSession, now: datetime) -> datetime:
-    """Return when a session came onto the worker it is on."""
-    lines = list(takewhile(lambda line: line.phase in ON_WORKER_PHASES, reversed(session.status.history)))
-    return lines[-1].at if lines else now
-
-
-def _seconds(since: datetime, until: datetime) -> Decimal:
-    return Decimal(str(max(0.0, (until - since).total_seconds())))
-
-
-def _share(session: LabletSession, worker: LabWorker | None, paid: BillingInterval) -> Decimal:
-    claim, capacity = session.status.claim, worker.status.capacity if worker else _type_capacity(paid)
-    if claim is None or capacity is None:
-        return Decimal(1)
-    return share_of(claim.need, capacity)
-
-
-def _type_capacity(paid: BillingInterval) -> Amount | None:
-    """Return the capacity of an instance type, for a worker that is gone.
-
-    How many labs it could run is not known.
-    """
-    found = HARDWARE.get(paid.instance_type)
-    return (
-        Amount(cpu_millis=1000 * found.vcpus, memory_mb=1024 * found.memory_gib, labs=_UNKNOWN_LABS) if found else None
-    )
+    priced = PricedClaim(claim.start, claim.end, share_of(claim.need, capacity), usd_hourly)
+    return to_usd(priced.micros(claim.start, claim.end) or 0).quantize(_ROUNDING)
 
 
 async def find_worker(store: Store, uid: str) -> LabWorker | None:

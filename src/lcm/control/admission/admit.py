@@ -7,6 +7,7 @@ in what the author left out and makes the fields that nobody may write; it is pu
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic
@@ -15,6 +16,7 @@ import msgspec
 
 from lcm.control.access.sealing import NO_SEALING, Sealing
 from lcm.control.admission.amend import amend, is_repetition, keep_url, seal_url
+from lcm.control.admission.continuation import Continuation, resolve_continuation
 from lcm.control.admission.references import (
     Reference,
     Target,
@@ -33,7 +35,8 @@ from lcm.control.objects.steps import TEARDOWN
 from lcm.control.objects.writer import Edit, Writer
 from lcm.control.plane.protocol import R, ref_of
 from lcm.control.telemetry.observations import LearningContext, read_review
-from lcm.model.access.identity import SEES_ALL, SERVICE, Caller, Subject, can_see
+from lcm.model.access.identity import SEES_ALL, SERVICE, Caller, Subject
+from lcm.model.access.learner import can_see
 from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.base.quantity import Quantity, parse_limits
@@ -41,6 +44,7 @@ from lcm.model.base.resource import Metadata, PhaseChange
 from lcm.model.kinds.definition import LabletDefinition, compute_amount
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation, occurrences
+from lcm.model.kinds.saved_lab import as_continued
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import check_rules
@@ -56,17 +60,27 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 def admit(
-    resource: R, *, caller: Caller, author: str, now: datetime, uid: str, target: Target | None, reason: str = "created"
+    resource: R,
+    *,
+    caller: Caller,
+    author: str,
+    now: datetime,
+    uid: str,
+    target: Target | None,
+    continued: Continuation | None = None,
+    reason: str = "created",
 ) -> R:
     """Return the object to store for a document that `check_document` accepted.
 
-    Raise Invalid with every fault, or Forbidden.
+    `continued` is what a session starts with that continues another. Raise Invalid with every fault, or Forbidden.
     """
     kind: Any = type(resource)
     made: R = kind(metadata=_new_metadata(resource, caller, now, uid), spec=resource.spec)
     if isinstance(made, LabletSession | Reservation):
         assert isinstance(target, LabletDefinition), "a booking is admitted with its definition"
-        made = _complete_booking(made, target, caller, now)
+        lab = as_continued(target, continued.lab) if continued else target
+        made = _complete_booking(made, lab, caller, now)
+        made = _with_continuation(made, continued, now) if continued else made
     machine = kind_of(made).machine
     if machine is None:
         return made
@@ -118,11 +132,12 @@ def _new_metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metad
 
 def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller, now: datetime) -> Any:  # noqa: ANN401 - either kind of booking, and the same one back
     spec = booking.spec
-    _check_permitted(spec.owner, spec.priority, caller)
+    track = spec.lab_track or definition.spec.lab_track
+    _check_permitted(spec.owner, spec.priority, track, caller)
     changes: dict[str, Any] = {
         "definition": definition.metadata.name,
         "owner": spec.owner or caller.name,
-        "lab_track": spec.lab_track or definition.spec.lab_track,
+        "lab_track": track,
     }
     if isinstance(booking, LabletSession):
         changes["lab_instance_type"] = definition.spec.lab_type
@@ -143,13 +158,21 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
     return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **times))
 
 
-def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
+def _with_continuation(session: Any, continued: Continuation, now: datetime) -> Any:  # noqa: ANN401 - a session, and the same one back
+    status = msgspec.structs.replace(session.status, continues=continued.lab, conditions=(continued.condition(now),))
+    return msgspec.structs.replace(session, status=status)
+
+
+def _check_permitted(owner: str, priority: int, track: str, caller: Caller) -> None:
     if caller.role in SEES_ALL:
         return
     if owner not in ("", caller.name):
         raise Forbidden(f"{caller.name} may not book for {owner}")
     if priority > 0:
         raise Forbidden("only staff may set a priority above 0")
+    if caller.reach.tracks and track not in caller.reach.tracks:
+        where = f"the track {track}" if track else "labs without a track"
+        raise Forbidden(f"{caller.name} may book on {', '.join(caller.reach.tracks)} only, not {where}")
 
 
 def _owner_faults(booking: LabletSession | Reservation) -> Iterator[Fault]:
@@ -268,13 +291,35 @@ class Admission:
             now=self.writer.clock.now(),
             uid=self.ids(),
             target=target,
+            continued=await self._find_continuation(resource, target),
         )
         if found is None:
             await refuse_taken(self.writer.store, made)
         return Draft(Edit(None, made), target)
 
+    async def read_ahead(self, resource: Resource) -> None:
+        """Fetch the saved lab that a booking continues, so that no other booking has to wait for that.
+
+        What is wrong with it is said when the booking is admitted.
+        """
+        wanted = reference_of(resource)
+        if not isinstance(resource, LabletSession) or resource.spec.continue_from is None or wanted is None:
+            return
+        with suppress(Invalid, Conflict):
+            target = choose_target(wanted, await self._find_targets(wanted, None))
+            await self._find_continuation(resource, target)
+
+    async def _find_continuation(self, resource: Resource, target: Target | None) -> Continuation | None:
+        """Find what a session continues; None for every other object."""
+        asked = resource.spec.continue_from if isinstance(resource, LabletSession) else None
+        if asked is None or not isinstance(target, LabletDefinition):
+            return None
+        namespace = resource.metadata.namespace
+        return await resolve_continuation(self.writer, self.library, asked, namespace, target)
+
     async def admit_change(self, record: Record[R], wanted: R, *, found: TargetLookup | None = None) -> Draft[R] | None:
         """Admit a change; None means that nothing differs."""
+        self.writer.require_managed(record.resource, "update")
         record = open_record(record)
         wanted = self.sealing.keep_sealed(record.resource, keep_url(record.resource, wanted, self.sealing))
         after = amend(record.resource, wanted, caller=self.writer.caller)

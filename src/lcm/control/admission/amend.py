@@ -22,7 +22,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink, redact_url, with_url
 from lcm.model.kinds.worker import LabType, LabWorker, WorkerPhase
 
-_MUTABLE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
+_MUTABLE_IN_SESSIONS: Final = frozenset({"student_email", "learner_may", "priority"})
 _NEW_VERSION: Final = "publish a new version"
 _PHASES_BEFORE_LAUNCH: Final = frozenset({WorkerPhase.PENDING, WorkerPhase.FAILED})
 _BOOK_ANEW: Final = "delete it and book again"

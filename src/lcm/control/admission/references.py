@@ -34,6 +34,8 @@ class Reference:
     name: str
     namespace: str
     path: str
+    deprecated: bool = False
+    """Whether a deprecated definition serves where there is no active one: for what was begun with it."""
 
     @property
     def is_exact(self) -> bool:
@@ -56,6 +58,8 @@ def reference_of(resource: Resource) -> Reference | None:
     match resource:
         case LabWorkerPool():
             return Reference(WorkerTemplate, resource.spec.template, namespace, "spec.template")
+        case LabletSession() if resource.spec.continue_from is not None:
+            return Reference(LabletDefinition, resource.spec.definition, namespace, "spec.definition", deprecated=True)
         case LabletSession() | Reservation():
             return Reference(LabletDefinition, resource.spec.definition, namespace, "spec.definition")
     return None
@@ -91,6 +95,7 @@ def choose_target(wanted: Reference, found: Sequence[Target]) -> Target:
         raise Invalid(Fault(wanted.path, problem, "create it first, or correct the name"))
     problems = [_why_unusable(one) for one in found]
     usable = [one for one, problem in zip(found, problems, strict=True) if not problem]
+    usable = usable or [one for one in found if wanted.deprecated and _is_deprecated(one)]
     if usable:
         return max(usable, key=lambda one: version_key(one.spec.version) if isinstance(one, LabletDefinition) else ())
     for one in found:
@@ -116,6 +121,11 @@ def is_abandoned_deletion(resource: Resource, now: datetime) -> bool:
     """Return whether the deleter of an object that others may refer to was stopped before it had removed it."""
     marked = resource.metadata.deletion_timestamp
     return isinstance(resource, Target) and marked is not None and now - marked > ABANDONED_AFTER
+
+
+def _is_deprecated(target: Target) -> bool:
+    is_staying = target.metadata.deletion_timestamp is None
+    return isinstance(target, LabletDefinition) and is_staying and target.spec.state is DefinitionState.DEPRECATED
 
 
 def _why_unusable(target: Target) -> str:

@@ -18,6 +18,7 @@ from lcm.control.plane.protocol import Ref, SessionRef
 from lcm.model.base.errors import Fault, Gone, Invalid, Refused, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
 from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.saved_lab import as_continued
 from lcm.model.kinds.worker import LabType, LabWorker
 from lcm.model.topology.lab import (
     DefinitionTopology,
@@ -68,7 +69,7 @@ async def upload_topology(
     artifacts: Artifacts, store: Store, data: bytes, declared: Mapping[str, NodeSize]
 ) -> TopologyReport:
     """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
-    lab = await _run_on(data, check_lab_file)
+    lab = await run_on_file(data, check_lab_file)
     needed, faults = None, [] if lab.port_template else [NO_PORTS]
     try:
         needed = compute_needs(lab, sizes_of(await read_node_definitions(store, declared)))
@@ -111,7 +112,7 @@ class LabGraphs:
         digest = digest_of(data)
         async with self._drawing:
             if digest not in self._known:
-                self._keep(digest, await _run_on(data, _draw_lab))
+                self._keep(digest, await run_on_file(data, _draw_lab))
             return self._recall(digest)
 
     def _recall(self, digest: str) -> LabGraph | None:
@@ -148,7 +149,7 @@ async def _read_file(artifacts: Artifacts, topology: Topology) -> bytes:
 
 
 async def read_session_graph(artifacts: Artifacts, graphs: LabGraphs, writer: Writer, ref: SessionRef) -> LabGraph:
-    """Read the nodes and links of a session's lab, as its definition has them; whoever sees the session sees those.
+    """Read the nodes and links of the lab that a session starts with; whoever sees the session sees those.
 
     Raise Gone when there is no such session for this caller, or its lab file is not there any more; Refused for a lab
     that is not CML's.
@@ -157,7 +158,7 @@ async def read_session_graph(artifacts: Artifacts, graphs: LabGraphs, writer: Wr
     record = await find_record(writer.store, Ref(LabletDefinition, session.spec.definition, ref.namespace))
     if record is None:
         raise Gone(f"the definition of session {ref.name} is gone")
-    spec = record.resource.spec
+    spec = as_continued(record.resource, session.status.continues).spec
     graph = await graphs.read(artifacts, spec.topology) if spec.lab_type in _CML_TYPES else None
     if graph is None:
         raise Refused(f"there is no picture of {session.spec.definition}: its file is not a CML lab that can be read")
@@ -179,7 +180,7 @@ async def complete_definition(
     needs = definition.spec.resource_requirements
     sizes = sizes_of(await read_node_definitions(store, declared)) if needs is None else {}
     try:
-        spec = _derive_spec(definition.spec, await _run_on(data, check_lab_file), data, sizes)
+        spec = _derive_spec(definition.spec, await run_on_file(data, check_lab_file), data, sizes)
     except Invalid as error:
         faults = [
             one if one.path.startswith("spec.") else Fault(f"spec.topology: {one.path}", one.problem, one.remedy)
@@ -201,7 +202,7 @@ def check_lab_file(data: bytes) -> ParsedLab:
     return lab
 
 
-async def _run_on(data: bytes, work: Callable[[bytes], _T]) -> _T:
+async def run_on_file(data: bytes, work: Callable[[bytes], _T]) -> _T:
     """Work on a lab file; on a large one in a thread, so that it does not block the event loop."""
     if len(data) <= _INLINE_BYTES:
         return work(data)

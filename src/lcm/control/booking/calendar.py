@@ -12,33 +12,37 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, R, Ref, ref_of
+from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Later
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, has_same_hold
-from lcm.model.kinds.settings import SystemSettings
-from lcm.model.kinds.worker import LabWorker
+from lcm.model.kinds.settings import SystemSettings, TrackBudget
+from lcm.model.kinds.worker import AwsSpec, LabWorker
 from lcm.model.money.licences import token_id
 from lcm.model.money.prices import PriceBook
 from lcm.placement.claims import Terms, boot_lead
-from lcm.placement.limits import PromiseRules
+from lcm.placement.hours import open_times_of
+from lcm.placement.limits import PromiseRules, TrackLimit
 from lcm.placement.places import (
     PoolSnapshot,
     SeatShapes,
     adjust_seats,
     claims_of_booking,
+    foreign_seats,
     make_seats,
     seat_shapes,
     snapshot_pool,
     standing_seats,
     usable_seats,
 )
+from lcm.placement.preference import machine_usd
 from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats
 from lcm.placement.timeline import Timeline
@@ -59,6 +63,16 @@ _MAKES_SEATS: Final = frozenset({LabWorkerPool, WorkerTemplate, SystemSettings})
 """Kinds of which a change may mean that the seats of pools must be made anew."""
 CATCH_UP_TIMEOUT: Final = timedelta(seconds=10)
 """How long a request waits for the calendar to catch up."""
+
+
+class Spending(NamedTuple):
+    """What the workers of a pool, and all of its track, have cost this month; zero where there is no budget."""
+
+    pool: Decimal = Decimal(0)
+    track: Decimal = Decimal(0)
+
+
+NOTHING_SPENT: Final = Spending()
 _PoolClaims = dict[str, tuple[int, HeldClaim]]
 _BookingClaims = dict[tuple[PoolRef, str], tuple[int, HeldClaim]]
 
@@ -93,13 +107,16 @@ class _Lag:
 class Calendar:
     """The claims of every booking, by pool and by worker."""
 
-    def __init__(self, plane: Plane, *, terms: Terms, licences: Mapping[str, int], prices: PriceBook) -> None:
+    def __init__(
+        self, plane: Plane, *, terms: Terms, licences: Mapping[str, int], prices: PriceBook, clock: Clock
+    ) -> None:
         """Follow what `plane` reports. `terms` are the process's own, `licences` the licence seats of each token."""
         self.cache = Cache(plane, *KINDS)
         """What is known of the store, for others in this process as well."""
         self._terms = terms
         self._licences = licences
         self._prices = prices
+        self._clock = clock
         self._claims: dict[PoolRef, _PoolClaims] = {}
         self._booking_claims: dict[Ref[Any], _BookingClaims] = {}
         self._sessions_by_worker: dict[str, dict[Ref[LabletSession], LabletSession]] = {}
@@ -197,7 +214,8 @@ class Calendar:
             return known
         pool = self.get(ref)
         template = self.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
-        row = snapshot_pool(pool, template, self._workers) if pool and template else None
+        prices = self._prices.at(self._clock.now())
+        row = snapshot_pool(pool, template, self._workers, prices) if pool and template else None
         if row is not None and not self._planned:
             self._rows[ref] = row
         return row
@@ -262,11 +280,11 @@ class Calendar:
         made = self._seats[ref] = _PoolSeats(made_of, shapes, seats, _fill(seats, claims) if seats else iter(()))
         return made
 
-    def rules(self, row: PoolSnapshot, now: datetime, *, spent: Decimal = Decimal(0)) -> PromiseRules:
-        """Return the rules by which a pool promises at a moment; `spent` is what its workers have cost this month."""
+    def rules(self, row: PoolSnapshot, now: datetime, *, spent: Spending = NOTHING_SPENT) -> PromiseRules:
+        """Return the rules by which a pool promises at a moment; `spent` is what was spent this month."""
         spec, token = row.pool.spec, token_id(row.template.spec.worker.cml.license_token)
         total = self._licences.get(token)
-        licences, sharing, price = None, tuple[Timeline, ...](), row.template.spec.price_per_hour_usd
+        licences, sharing = None, tuple[Timeline, ...]()
         if total is not None:
             others = [one for one in self._pools_with_token(token) if one.pool.metadata.uid != row.pool.metadata.uid]
             licences = total - self._count_unpooled(token) - sum(len(standing_seats(one)) for one in others)
@@ -277,11 +295,34 @@ class Calendar:
             usable=usable_seats(row, now, self.terms),
             licences=licences,
             sharing=sharing,
-            hours=spec.allowed_hours,
+            times=open_times_of(row.pool),
             budget=spec.budget,
-            price=price if price is not None else self._highest_price(row),
-            spent=spent,
+            price=row.usd_hourly,
+            saved=row.saved_hourly,
+            spent=spent.pool,
+            track=self._track_limit(row, now, spent.track),
+            foreign=len(foreign_seats(row)),
         )
+
+    def track_budget(self, row: PoolSnapshot) -> TrackBudget | None:
+        """Return the budget of a pool's track; None if it has none."""
+        settings, spec = next(iter(self.all(SystemSettings)), None), row.pool.spec
+        budgets = settings.spec.budgets.tracks if settings else ()
+        own = row.pool.metadata.namespace, spec.lab_track
+        return next((one for one in budgets if (one.namespace, one.lab_track) == own), None)
+
+    def _track_limit(self, row: PoolSnapshot, now: datetime, spent: Decimal) -> TrackLimit | None:
+        budget = self.track_budget(row)
+        if budget is None:
+            return None
+        pools = (one for one in self.pools(budget.namespace) if one.pool.spec.lab_track == budget.lab_track)
+        others = ((self.seats(one), one) for one in pools if one.pool.metadata.uid != row.pool.metadata.uid)
+        priced = tuple((seats, self._forecast_rules(one, now)) for seats, one in others if seats is not None)
+        return TrackLimit(budget.lab_track, budget.monthly_usd, spent, priced)
+
+    def _forecast_rules(self, row: PoolSnapshot, now: datetime) -> PromiseRules:
+        times, foreign = open_times_of(row.pool), len(foreign_seats(row))
+        return PromiseRules(now=now, times=times, price=row.usd_hourly, saved=row.saved_hourly, foreign=foreign)
 
     def counted_token(self, row: PoolSnapshot) -> str | None:
         """Return the token whose licences a pool shares with others; None if its licences are not counted."""
@@ -290,16 +331,14 @@ class Calendar:
 
     def hourly_cost(self, row: PoolSnapshot) -> Decimal | None:
         """Return what a worker of a pool costs an hour with its disk, as it is billed; None if it is not known."""
-        aws, machine = row.template.spec.worker.aws, self._highest_price(row)
-        machine = row.template.spec.price_per_hour_usd if machine is None else machine
-        return None if machine is None else machine + (self._prices.disk_hourly(aws.root_volume, aws.region) or 0)
+        return self.hourly_cost_of(row.template.spec.worker.aws, row.template.spec.price_per_hour_usd)
 
-    def _highest_price(self, row: PoolSnapshot) -> Decimal | None:
-        aws = row.template.spec.worker.aws
-        types = (aws.instance_type, *aws.instance_type_alternatives)
-        found = [self._prices.hourly(aws.region, one) for one in types]
-        known = [one for one in found if one is not None]
-        return max(known) if len(known) == len(types) else None
+    def hourly_cost_of(self, aws: AwsSpec, otherwise: Decimal | None = None) -> Decimal | None:
+        """Return what a machine costs an hour with its disk; `otherwise` is its price if the price book has none."""
+        prices = self._prices.at(self._clock.now())
+        machine = machine_usd(aws, prices)
+        machine = otherwise if machine is None else machine
+        return None if machine is None else machine + (prices.disk_hourly(aws.root_volume, aws.region) or 0)
 
     def _pools_with_token(self, token: str) -> Iterator[PoolSnapshot]:
         return (row for row in self.pools() if token_id(row.template.spec.worker.cml.license_token) == token)
@@ -438,4 +477,5 @@ def _seat_inputs(row: PoolSnapshot, terms: Terms) -> object:
     )
     pool = row.pool
     stand = standing_seats(row)
-    return stand, pool.spec.max_workers, boot_lead(pool, terms), row.template.spec.worker, workers
+    spec, small = row.template.spec.worker, pool.status.small_runs
+    return stand, pool.spec.max_workers, boot_lead(pool, terms), spec, small, workers

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from lcm.control.accounts.costs import share_of
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import pool_guard_key, read_guards
 from lcm.control.booking.promise import Promises
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, ref_of
-from lcm.model.access.identity import SEES_ALL, Caller, can_see
+from lcm.model.access.identity import SEES_ALL, Caller
+from lcm.model.access.learner import can_see
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.placement import MAX_BOOKED, MAX_ROWS, Booked, CalendarRow, CalendarView, Slot
@@ -24,11 +24,13 @@ from lcm.model.kinds.pool import LabWorkerPool, PoolPacking
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.split import WHOLE, share_of
 from lcm.placement.claims import booked_slot, slot_of
+from lcm.placement.hours import open_times_of
 from lcm.placement.places import session_holder
 from lcm.placement.request import HeldClaim
-from lcm.placement.seats import Seats, Span
-from lcm.placement.timeline import BEGINNING, END, micros, moment_of
+from lcm.placement.seats import Seats, Span, join_spans
+from lcm.placement.timeline import micros, moment_of
 from lcm.system.tasks import TimeSlice
 
 LONGEST_SPAN: Final = timedelta(days=62)
@@ -60,7 +62,8 @@ async def show_calendar(
     await known.wait_for_revision(guards.revision)
     rows, booked, left_off, time_slice = list[CalendarRow](), 0, 0, TimeSlice()
     detailed = writer.caller.role in SEES_ALL
-    seats = _pool_seats(known, namespace, detailed=detailed)
+    span = Span(micros(since), micros(until)) if detailed else None
+    seats = _pool_seats(known, namespace, span)
     for line in (*seats, *_unpooled_workers(known, namespace)):
         if len(rows) >= MAX_ROWS or booked >= MAX_BOOKED:
             left_off += 1
@@ -77,13 +80,14 @@ def _packing_by_pool(known: Calendar, namespace: str | None) -> Mapping[str, Poo
     return {f"{one.metadata.namespace}/{one.metadata.name}": one.status.packing for one in pools if one.status.packing}
 
 
-def _pool_seats(known: Calendar, namespace: str | None, *, detailed: bool) -> Iterator[_CalendarSeat]:
-    """Yield the seats of all pools; only if `detailed`, with when their workers must run, and their price."""
+def _pool_seats(known: Calendar, namespace: str | None, span: Span | None) -> Iterator[_CalendarSeat]:
+    """Yield the seats of all pools; with a span also when their workers must run in it, and their price."""
     for row in known.pools(namespace):
         claims = defaultdict[int, list[HeldClaim]](list)
         for number, held in known.claims(ref_of(row.pool)):
             claims[number].append(held)
-        place, seats, price = row.pool.metadata, known.seats(row), known.hourly_cost(row) if detailed else None
+        place, seats, price = row.pool.metadata, known.seats(row), known.hourly_cost(row) if span else None
+        opened = list(open_times_of(row.pool).open_spans(span)) if span else []
         for number in range(1, max([row.pool.spec.max_workers, *claims, *row.workers]) + 1):
             seat = seats[number] if seats is not None and number <= len(seats) else None
             yield _CalendarSeat(
@@ -93,13 +97,14 @@ def _pool_seats(known: Calendar, namespace: str | None, *, detailed: bool) -> It
                 row.workers.get(number),
                 claims.get(number, ()),
                 seat.capacity if seat else None,
-                _runs_of(seats, number) if detailed and seats is not None and seat else (),
+                _runs_of(seats, number, opened) if span and seats is not None and seat else (),
                 price,
             )
 
 
-def _runs_of(seats: Seats, number: int) -> Sequence[Span]:
-    return [Span(BEGINNING, END)] if number in seats.always else seats.runs(number)
+def _runs_of(seats: Seats, number: int, opened: Sequence[Span]) -> Sequence[Span]:
+    """Return when a seat's worker must run: for its claims, and one that always runs while the pool is open."""
+    return join_spans(sorted([*opened, *seats.runs(number)])) if number in seats.always else seats.runs(number)
 
 
 def _unpooled_workers(known: Calendar, namespace: str | None) -> Iterator[_CalendarSeat]:
@@ -145,8 +150,9 @@ def _clip_runs(runs: Iterable[Span], since: datetime, until: datetime) -> Iterat
 
 def _show_claim(known: Calendar, held: HeldClaim, caller: Caller, capacity: Amount | None) -> Booked:
     claim, booking = held.claim, _find_booking(known, held.holder)
-    start, end = booked_slot(booking, claim) if booking else slot_of(claim, known.terms)
-    share = float(share_of(claim.need, capacity)) if capacity else None
+    number = int(held.holder.partition("#")[2] or 0)
+    start, end = booked_slot(booking, claim, number) if booking else slot_of(claim, known.terms)
+    share = share_of(claim.need, capacity) / WHOLE if capacity else None
     if booking is None or not can_see(caller, booking):
         return Booked(start=claim.start, end=claim.end, slot=Slot(start=start, end=end), share=share)
     return Booked(

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from lcm.control.admission.admit import Admission
+from lcm.control.booking.estimates import price_booking, price_claim, price_session
 from lcm.control.booking.explain_places import (
     ExplainedPlace,
     PlacementQuery,
@@ -21,7 +22,6 @@ from lcm.control.booking.explain_places import (
 )
 from lcm.control.booking.guards import pools_revision
 from lcm.control.booking.promise import NO_POOL_REMEDY, UNKNOWN_SIZE_REMEDY, Promises, seat_kinds
-from lcm.control.booking.quota import LIMIT_REMEDIES
 from lcm.control.booking.request import Booking
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -34,6 +34,8 @@ from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation, ReservationSpec
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, LabletSessionSpec, Seat, SessionCondition
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.billing import to_usd
+from lcm.model.money.split import PricedClaim
 from lcm.placement.candidate import format_moment
 from lcm.placement.claims import Terms, asap_length, booked_slot, boot_lead, need_of, request_for, usual_boot
 from lcm.placement.limits import PromiseRules
@@ -70,6 +72,7 @@ def explain_promised(
         remedy=remedy,
         seat=seat,
         worker=worker.metadata.name if worker else "",
+        region=row.template.spec.worker.aws.region if row else "",
     )
 
 
@@ -164,12 +167,12 @@ def _rejecting_answer(place: str, pool: str, why: str, reason: str, remedy: str)
     return PlaceAnswer(place=place, kind="seat", pool=pool, filter=why, reason=reason, remedy=remedy)
 
 
-_SCOPE_FILTERS: Final = frozenset({"lab_type", "track", "region"})
+_SCOPE_FILTERS: Final = frozenset({"lab_type", "track", "region", "market"})
 """A place that rejects by one of these says only that it is meant for other sessions."""
 _FILTER_RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("license_affinity", "node_definitions", "cml_version", "licensed"), 1),
     **dict.fromkeys(("draining", "phase", "no_worker"), 3),
-    **dict.fromkeys(("hours", "licences", "price_unknown", "hourly_budget", "monthly_budget"), 4),
+    **dict.fromkeys(("hours", "licences", "price_unknown", "hourly_budget", "monthly_budget", "track_budget"), 4),
 }
 """The more checks a place passed, the more its answer says about what is in the way."""
 _TOO_LARGE_RANK: Final = 2
@@ -198,6 +201,7 @@ async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanat
         slot=_expected_slot(asked, placed.at, estimate),
         seat=_parse_seat(taken.name) if taken is not None and taken.seat else None,
         worker=taken.name if taken is not None and not taken.seat else "",
+        region=taken.region if taken is not None else "",
         waiting=asked.session.status.waiting,
         decision=decision,
         places=answers[:MAX_PLACES],
@@ -281,7 +285,6 @@ def _parse_seat(name: str) -> Seat:
 _REMEDIES: Final[Mapping[str, str]] = {
     **FILTERS,
     **SEAT_REMEDIES,
-    **LIMIT_REMEDIES,
     "no_pool": NO_POOL_REMEDY,
     "unknown_size": UNKNOWN_SIZE_REMEDY,
 }
@@ -302,12 +305,14 @@ async def explain(writer: Writer, promises: Promises, ref: SessionRef) -> Explan
         reason = f"it is {status.phase}" + (f": {details}" if details else "")
         return Explanation(outcome="over", why="", reason=reason, decision=status.last_decision)
     if status.worker_id is not None:
-        return _with_risk(session, _explain_placed(promises, session))
+        return _with_price(promises, session, _with_risk(session, _explain_placed(promises, session)), now)
     if session.spec.timeslot_start is not None and status.seat is not None and status.claim is not None:
         found = explain_promised(promises, session, status.seat, status.claim, now)
-        return _with_risk(session, msgspec.structs.replace(found, slot=_slot_of_session(session)))
+        found = _with_risk(session, msgspec.structs.replace(found, slot=_slot_of_session(session)))
+        return _with_price(promises, session, found, now)
     definition = promises.calendar.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
-    return await _explain_unplaced(promises, session, definition, now, holder=session_holder(session))
+    found = await _explain_unplaced(promises, session, definition, now, holder=session_holder(session))
+    return _with_price(promises, session, found, now)
 
 
 async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -> Explanation:
@@ -315,7 +320,8 @@ async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -
     session, definition = await draft_session(writer, request)
     await promises.calendar.ready()
     await promises.calendar.wait_for_revision(await pools_revision(writer.store, request.namespace))
-    booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
+    several = request.count > 1 or request.recurrence is not None
+    booking: Booking = await _draft_reservation(writer, request) if several else session
     try:
         if promises.quota is not None:
             await promises.quota.check_new(writer.caller, [booking])
@@ -326,9 +332,10 @@ async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -
     if session.spec.timeslot_start is None or need is None:
         found = await _explain_unplaced(promises, session, definition, now)
         refused = found.outcome == "wait" and await _is_unhostable(promises, session, definition)
-        return msgspec.structs.replace(found, outcome="refuse") if refused else found
+        found = msgspec.structs.replace(found, outcome="refuse") if refused else found
+        return _with_cost(found, price_booking(promises.calendar, session, definition, now))
     asked = PlacementQuery(session, definition, need, promises.calendar.terms, now)
-    places = await ask_seats(promises, asked) if request.count == 1 else []
+    places = [] if several else await ask_seats(promises, asked)
     found = await _preview_promise(promises, booking, definition)
     left_off = max(0, len(places) - MAX_PLACES)
     slot = _slot_of_session(session)
@@ -366,7 +373,22 @@ async def _preview_promise(promises: Promises, booking: Booking, definition: Lab
     seat = Seat(pool=found.row.pool.metadata.name, number=found.seats[0])
     seats = f"{len(found.seats)} claims on planned workers" if len(found.seats) > 1 else f"planned worker {seat.number}"
     held = f"from {format_moment(found.claims[0].start)} to {format_moment(found.claims[0].end)}"
-    return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
+    reason, region = f"pool {found.row.name} would hold {seats} {held}", found.row.template.spec.worker.aws.region
+    made = Explanation(outcome="promise", why="", reason=reason, seat=seat, region=region)
+    return _with_cost(made, [price_claim(promises.calendar, found.row, claim) for claim in found.claims])
+
+
+def _with_price(promises: Promises, session: LabletSession, found: Explanation, now: datetime) -> Explanation:
+    """Return an explanation with what a session costs that is not over."""
+    return _with_cost(found, list(price_session(promises.calendar, session, now)))
+
+
+def _with_cost(found: Explanation, claims: Sequence[PricedClaim]) -> Explanation:
+    """Return an explanation with what claims cost together."""
+    costs = [one.micros(one.start, one.end) for one in claims]
+    known = [one for one in costs if one is not None]
+    usd = to_usd(sum(known)) if known and len(known) == len(costs) else None
+    return msgspec.structs.replace(found, usd=usd, sessions=max(1, len(claims)))
 
 
 def split_refusal(error: NoRoom) -> tuple[str, str]:
@@ -383,7 +405,7 @@ def _explain_refusal(error: NoRoom) -> Explanation:
 
 async def draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
     """Admit the wish like a session; faults are reported under the names of the wish's own fields."""
-    if request.count > 1 and request.timeslot_start is None:
+    if (request.count > 1 or request.recurrence is not None) and request.timeslot_start is None:
         remedy = "set timeslot_start and timeslot_end, or a count of 1"
         raise Invalid(Fault("count", "several sessions can be booked for a slot only", remedy))
     spec = LabletSessionSpec(
@@ -394,6 +416,7 @@ async def draft_session(writer: Writer, request: PreviewRequest) -> tuple[Lablet
         lab_track=request.lab_track,
         region_required=request.region_required,
         region_preferred=request.region_preferred,
+        allow_spot=request.allow_spot,
     )
     try:
         draft = await _drafts(writer).admit_new(LabletSession(metadata=_preview_metadata(request), spec=spec))
@@ -413,8 +436,10 @@ async def _draft_reservation(writer: Writer, request: PreviewRequest) -> Reserva
         timeslot_start=start,
         timeslot_end=end,
         count=request.count,
+        recurrence=request.recurrence,
         lab_track=request.lab_track,
         region_required=request.region_required,
+        region_preferred=request.region_preferred,
     )
     return (await _drafts(writer).admit_new(Reservation(metadata=_preview_metadata(request), spec=spec))).edit.after
 
@@ -439,6 +464,7 @@ def _explain_placed(promises: Promises, session: LabletSession) -> Explanation:
         slot=_slot_of_session(session),
         seat=status.seat,
         worker=name,
+        region=worker.spec.aws.region if worker else "",
         decision=status.last_decision,
     )
 

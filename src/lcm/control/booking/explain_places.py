@@ -23,7 +23,7 @@ from lcm.model.money.prices import declared_capacity
 from lcm.placement.candidate import PackedRequest
 from lcm.placement.claims import Terms, asap_claim, request_for, slot_claim, usual_boot
 from lcm.placement.fleet import PlaceIndex
-from lcm.placement.limits import OPENING_POLICIES, PromiseRules, find_violated_limit, outside_hours
+from lcm.placement.limits import OPENING_POLICIES, PromiseRules, find_closed_time
 from lcm.placement.place import MOST_EXAMPLES, PlaceEvaluation, evaluate_places
 from lcm.placement.places import (
     PoolSnapshot,
@@ -36,7 +36,7 @@ from lcm.placement.places import (
 )
 from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
 from lcm.placement.rules import ROOM_FILTERS, TOO_LARGE_REMEDY
-from lcm.placement.seat_choice import SEAT_REMEDIES
+from lcm.placement.seat_choice import SEAT_REMEDIES, find_limit, is_plain
 from lcm.placement.seats import Seats, smaller_amount, span_of
 
 FOREIGN_LABS: Final = "foreign_labs"
@@ -189,7 +189,7 @@ class _Surveyor:
             if usable_from(worker, asked.now, boot) is None:
                 await self.add_worker(worker, row.pool)
                 continue
-            room = seats[number].capacity if seats is not None and number <= len(seats) else None
+            room = seats[number].machine_room if seats is not None and number <= len(seats) else None
             place = worker_place(worker, asked.now, boot=boot, room=room)
             closed = _POOL_ENDING if _is_ending(row) else _BEYOND_SIZE if number > most else ""
             why = None
@@ -224,7 +224,7 @@ class _Surveyor:
     ) -> None:
         fresh = False
         for number in range(1, min(row.pool.spec.max_workers, len(seats)) + 1):
-            plain = number not in row.workers and not seats[number].held and number not in seats.always
+            plain = number not in row.workers and is_plain(seats, number) and number not in seats.always
             if number not in opened and not (plain and fresh):
                 await self._add_seat(row, seats, number, rules, claims[number])
             elif number not in opened:
@@ -238,7 +238,7 @@ class _Surveyor:
         usable = asked.now + usual_boot(row.pool, asked.terms)
         why = None if _is_ending(row) else _opening_refusal(seats, number, asked.claim(usable), rules)
         closed = _POOL_ENDING if _is_ending(row) else why[1] if why else ""
-        place = seat_place(row, number, seats[number].capacity, usable, closed=closed)
+        place = seat_place(row, number, seats[number].machine_room, usable, closed=closed)
         await self._add_place(place, claims, row.pool)
         if why is not None:
             self.found.barred[place.id] = why
@@ -287,5 +287,5 @@ def _opening_refusal(seats: Seats, number: int, claim: Claim, rules: PromiseRule
 
 def _limit_violation(seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> tuple[str, str] | None:
     span = span_of(claim)
-    closed = outside_hours([span], rules)
-    return ("hours", closed) if closed else find_violated_limit(seats, seats.added_runtime(number, span), rules)
+    closed = find_closed_time([span], rules)
+    return closed or find_limit(seats, number, span, seats.added_runtime(number, span), rules)

@@ -6,12 +6,15 @@ steps that come onto a worker or leave it, by worker steps that end sessions, an
 the worker. Used by `control.booking`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Final
+from urllib.parse import quote
 
-from lcm.control.objects.records import POOLS_CHANGED, WORKER_INDEX, read_entry
+from lcm.control.accounts.costs import find_worker
+from lcm.control.objects.records import POOLS_CHANGED, read_entry, sessions_on
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.errors import Conflict, IllegalStep
 from lcm.model.kinds.pool import LabWorkerPool
@@ -72,21 +75,14 @@ async def read_occupancy(store: Store, worker: LabWorker, now: datetime, horizon
     return Occupancy(guard, [one for one in sessions if needs_its_worker(one, now, horizon)])
 
 
-async def sessions_on(store: Store, worker_id: str) -> Sequence[LabletSession]:
-    """Read the sessions that are on a worker or promised to it; `control.objects.records` maintains the index."""
-    page = await scan_all(store, f"{WORKER_INDEX}{worker_id}/")
-    found = [await store.get(entry.value.decode()) for entry in page.entries]
-    sessions = (read_entry(entry, LabletSession) for entry in found if entry)
-    return [one for one in sessions if worker_of(one) == worker_id]
-
-
 async def admit_workers_to_seats(store: Store, before: LabWorkerPool, after: LabWorkerPool) -> Sequence[Op]:
     """Return checks that let workers fill a pool's seats.
 
-    Raises Conflict if a session is on one of them that the pool's seats do not know.
+    Raises Conflict if a session is on one of them that the pool's seats do not know, or if another pool has one.
     """
     had = {seat.worker_id for seat in before.status.seats}
     new = [seat.worker_id for seat in after.status.seats if seat.worker_id not in had]
+    others = await _check_other_pools(store, after, new)
     guards = [(worker_guard_key(one), await store.get(worker_guard_key(one))) for one in new]
     for one in (uid for uid, (_, guard) in zip(new, guards, strict=True) if guard is not None):
         for session in await sessions_on(store, one):
@@ -94,7 +90,30 @@ async def admit_workers_to_seats(store: Store, before: LabWorkerPool, after: Lab
             if seat is None or seat.pool != after.metadata.name:
                 problem = f"{ref_of(session)} is on worker {one}, which the pool did not know when it chose this worker"
                 raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{problem}: read it again")
-    return [CheckRevision(key, guard.revision if guard else ABSENT) for key, guard in guards[:_MOST_CHECKS]]
+    checks = [CheckRevision(key, guard.revision if guard else ABSENT) for key, guard in guards[:_MOST_CHECKS]]
+    return [*checks, *others]
+
+
+async def _check_other_pools(store: Store, pool: LabWorkerPool, new: Collection[str]) -> Sequence[Op]:
+    """Return checks that no other pool of the track takes workers of others into seats meanwhile.
+
+    Raises Conflict if one has. Nobody else takes the workers that the pool made.
+    """
+    made = [(one, await find_worker(store, one)) for one in new]
+    strangers = {uid for uid, one in made if one is None or one.metadata.owner is None}
+    found, own = list[Op](), ref_of(pool)
+    if not strangers:
+        return found
+    for entry in (await scan_all(store, own.kind_info.prefix_in(own.namespace))).entries:
+        other = read_entry(entry, LabWorkerPool)
+        if entry.key == own.key or other.spec.lab_track != pool.spec.lab_track:
+            continue
+        taken = [seat.worker_name for seat in other.status.seats if seat.worker_id in strangers]
+        if taken:
+            problem = f"worker {taken[0]} fills a planned worker of pool {other.metadata.name}: read it again"
+            raise Conflict(own.key, wanted=0, found=0, message=problem)
+        found.append(CheckRevision(entry.key, entry.revision))
+    return found
 
 
 def vacate_worker(before: LabWorker, after: LabWorker, seen: Occupancy) -> Sequence[Op]:
@@ -109,7 +128,9 @@ def vacate_worker(before: LabWorker, after: LabWorker, seen: Occupancy) -> Seque
 
 _POOL_PREFIX: Final = "guards/pools/"
 _LICENCES_PREFIX: Final = "guards/licences/"
+_TRACKS_PREFIX: Final = "guards/tracks/"
 _OWNERS_PREFIX: Final = "guards/owners/"
+_QUOTAS_PREFIX: Final = "guards/quotas/"
 _CLAIM_FIELDS: Final = ("claim", "seat", "worker_id", "allocated_ports")
 
 
@@ -142,9 +163,20 @@ def token_guard_key(token: str) -> str:
     return f"{_LICENCES_PREFIX}{token}"
 
 
+def track_guard_key(namespace: str, track: str) -> str:
+    """Return the key that every claim writes on a pool whose track has a budget; a name may hold what a key may not."""
+    return f"{_TRACKS_PREFIX}{namespace}/{sha256(track.encode()).hexdigest()}"
+
+
 def owner_guard_key(owner: str) -> str:
     """Return the key that every booking writes which counts towards its owner's limits."""
     return f"{_OWNERS_PREFIX}{owner}"
+
+
+def quota_guard_key(namespace: str | None, track: str | None) -> str:
+    """Return the key that every booking writes which counts towards what a namespace or a track may have in all."""
+    named = ("*" if one is None else quote(one, safe="") for one in (namespace, track))
+    return _QUOTAS_PREFIX + "/".join(named)
 
 
 def is_guard(key: str) -> bool:

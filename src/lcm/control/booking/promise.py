@@ -11,36 +11,42 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime, timedelta
+from functools import partial
+from math import inf
 from typing import Final, Self
 
 from msgspec.structs import replace
 
-from lcm.control.accounts.costs import read_costs
-from lcm.control.booking.calendar import Calendar, PoolRef
+from lcm.control.accounts.costs import estimate_cost
+from lcm.control.accounts.spending import MonthBill, MonthSpending
+from lcm.control.booking.calendar import NOTHING_SPENT, Calendar, PoolRef, Spending
 from lcm.control.booking.guards import (
     Guards,
-    owner_guard_key,
     pool_guard_key,
     pools_revision,
     read_guards,
-    token_guard_key,
 )
-from lcm.control.booking.quota import OwnerLimits, OwnerQuota, is_limited
+from lcm.control.booking.quota import BookingQuota, OwnerLimits
 from lcm.control.booking.request import (
     Booking,
     ChosenSeats,
+    ClaimsAt,
+    PoolScope,
     PromisedBookings,
     PromisePreconditions,
     claims_at,
     claims_of,
+    has_slot,
     name_booking_in_refusal,
     request_of,
+    scope_of,
+    scopes_of,
     with_seats,
     with_time_shortened,
 )
-from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
+from lcm.control.booking.snapshot import extend_on_worker, pool_guard_keys, read_snapshot
+from lcm.control.booking.usage import EstimatePrice
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.access.identity import Caller
@@ -54,11 +60,12 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
-from lcm.model.money.billing import sum_costs
+from lcm.model.money.billing import start_of_month
 from lcm.placement.candidate import format_moment
 from lcm.placement.claims import Terms, asap_claim, asap_length, need_of, requirements_of, slot_of
 from lcm.placement.limits import PromiseRules
 from lcm.placement.places import PoolSnapshot, find_unhostable, session_holder, template_place
+from lcm.placement.preference import Preference, preference
 from lcm.placement.promise import PromiseRefusal as Refusal
 from lcm.placement.promise import choose_seats_for_all, extend, promise, promise_all
 from lcm.placement.request import HeldClaim, PlacementRequest
@@ -66,10 +73,9 @@ from lcm.placement.rules import FILTER_REMEDIES
 from lcm.placement.seat_choice import SEAT_REMEDIES, SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
 from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
-from lcm.system.tasks import KeyedLocks, TimeSlice
+from lcm.system.tasks import CallerTurns, KeyedLocks, TimeSlice
 
-PoolScope = tuple[str, str]
-"""A namespace and a lab track: bookings of one scope ask the same pools."""
+_UNKNOWN_PREFERENCE: Final[Preference] = True, inf
 _TRIAL_HOLDER: Final = "booked in the same commit, number {}"
 NO_POOL_REMEDY: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
 _HOSTING_REMEDIES: Final[Mapping[str, str]] = {**FILTER_REMEDIES, "too_large": SEAT_REMEDIES["too_large"]}
@@ -102,17 +108,28 @@ class SeatTrial:
             seats.release(number, name)
 
     def choose_seats(self, booking: Resource, definition: Resource | None) -> ChosenSeats:
-        """Choose seats for a booking and hold them on trial.
+        """Choose seats for a booking, of the first pool that has them, and hold them on trial.
 
         Raises NoRoom with the most helpful of the pools' refusals.
         """
         assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
         assert isinstance(definition, LabletDefinition), "a booking comes with its definition"
-        claims = claims_of(booking, definition, self._terms)
+        series = isinstance(booking, Reservation) and booking.spec.recurrence is not None
+        shift = partial(claims_at, booking, definition, terms=self._terms) if series else None
+        return self.choose_seats_for(booking, definition, claims_of(booking, definition, self._terms), shift)
+
+    def choose_seats_for(
+        self, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim], shift: ClaimsAt | None = None
+    ) -> ChosenSeats:
+        """Choose seats for claims of a booking as `choose_seats` does.
+
+        With `shift`, the claims do not all shift equally when the first of them gets another slot.
+        """
         refused = list[NoRoom]()
-        for offer in self._offers[scope_of(booking)]:
+        request = request_of(booking, definition, claims[0], self._terms)
+        for offer in sort_offers(self._offers[scope_of(booking)], request):
             try:
-                return self._ask_pool(offer, booking, definition, claims)
+                return self._ask_pool(offer, booking, definition, claims, shift)
             except NoRoom as error:
                 refused.append(error)
         if not refused:
@@ -121,7 +138,12 @@ class SeatTrial:
         raise max(refused, key=lambda one: (bool(one.nearest), refusal_rank(one.why)))
 
     def _ask_pool(
-        self, offer: PoolOffer, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim]
+        self,
+        offer: PoolOffer,
+        booking: Booking,
+        definition: LabletDefinition,
+        claims: Sequence[Claim],
+        shift: ClaimsAt | None,
     ) -> ChosenSeats:
         row, terms = offer.row, self._terms
         seats, rules = suitable_seats(offer, request_of(booking, definition, claims[0], terms))
@@ -130,8 +152,8 @@ class SeatTrial:
         if isinstance(answer, Refusal):
             start, end = slot_of(claims[0], terms)
             near = [(start + by, end + by) for by in answer.nearest]
-            if isinstance(booking, Reservation) and booking.spec.recurrence is not None:
-                series = ((slot, claims_at(booking, definition, slot, terms)) for slot in near)
+            if shift is not None:
+                series = ((slot, shift(slot)) for slot in near)
                 near = [
                     slot for slot, its in series if its and isinstance(choose_seats_for_all(seats, its, rules), tuple)
                 ]
@@ -142,6 +164,16 @@ class SeatTrial:
             seats.hold(number, HeldClaim(name, claim))
             self._trial_claims.append((seats, number, name))
         return ChosenSeats(row, claims, answer.seats, requirements_of(booking, definition))
+
+
+def sort_offers(offers: Iterable[PoolOffer], request: PlacementRequest) -> Sequence[PoolOffer]:
+    """Return pools in the order in which a booking asks them; those whose size is not known come last."""
+
+    def order(offer: PoolOffer) -> tuple[bool, Preference, str]:
+        place = offer.kinds.template if offer.kinds else None
+        return place is None, preference(place, request) if place else _UNKNOWN_PREFERENCE, offer.row.name
+
+    return sorted(offers, key=order)
 
 
 def suitable_seats(offer: PoolOffer, request: PlacementRequest) -> tuple[Seats, PromiseRules]:
@@ -164,14 +196,8 @@ def no_pool_error(public: PoolScope) -> NoRoom:
     return NoRoom(f"no pool in namespace {namespace} serves {served}; {NO_POOL_REMEDY}", why="no_pool")
 
 
-def scope_of(booking: Resource) -> PoolScope:
-    """Return the scope of a booking: which pools it asks."""
-    assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
-    return booking.metadata.namespace, booking.spec.lab_track
-
-
-SpendingByPool = Mapping[PoolRef, Decimal]
-"""What each pool's workers have cost this month."""
+SpendingByPool = Mapping[PoolRef, Spending]
+"""What each pool's workers, and those of its track, have cost this month."""
 _BATCH_SIZE: Final = 16
 """Up to this many bookings are placed without yielding; with more, other tasks get to run in between."""
 _MAX_BACKOFF: Final = timedelta(milliseconds=50)
@@ -188,32 +214,34 @@ class Promises:
         clock: Clock,
         chance: Callable[[], float],
         limits: OwnerLimits | None = None,
+        price: EstimatePrice = estimate_cost,
     ) -> None:
-        """Promise seats by a calendar that runs; without `limits`, an owner may book as much as there is."""
+        """Promise seats by a calendar that runs; without `limits`, anybody may book as much as there is."""
         self.calendar = calendar
-        self.quota = OwnerQuota(store, calendar, limits, clock=clock) if limits is not None else None
+        self.quota = BookingQuota(store, calendar, limits, clock=clock, price=price) if limits is not None else None
         self._store = store
         self._clock = clock
         self._chance = chance
-        self.survey_turns = KeyedLocks()
+        self.survey_turns = CallerTurns("slots", most_of_caller=4, most_callers=50)
         """Held by those who ask about many slots; see `slots`."""
         self._guard_locks = KeyedLocks()
+        self.month_spending = MonthSpending(store)
 
     @asynccontextmanager
-    async def lock_guards(self, bookings: Iterable[Resource], owners: Iterable[str] = ()) -> AsyncIterator[None]:
-        """Hold the locks of these owners, and of every pool that may promise one of these bookings."""
+    async def lock_guards(self, bookings: Iterable[Resource], quotas: Iterable[str] = ()) -> AsyncIterator[None]:
+        """Hold the locks of these quotas' guards, and of every pool that may promise one of these bookings."""
         bookings = list(bookings)
         async with AsyncExitStack() as locks:
-            for owner in sorted(owners):
-                await locks.enter_async_context(self._guard_locks.hold(owner_guard_key(owner)))
+            for key in sorted(quotas):
+                await locks.enter_async_context(self._guard_locks.hold(key))
             await self._catch_up(bookings)
             for key in sorted(pool_guard_key(ref_of(row.pool)) for row in self._pools_for(bookings)):
                 await locks.enter_async_context(self._guard_locks.hold(key))
             yield
 
-    def limited_owners(self, caller: Caller, made: Iterable[Resource]) -> Sequence[str]:
-        """Return the owners whose limits bound these bookings of a caller: at most the caller."""
-        return [caller.name] if self.quota is not None and is_limited(caller, made) else []
+    def quota_keys(self, caller: Caller, made: Iterable[Resource]) -> Sequence[str]:
+        """Return the guards of the quotas that bound these bookings of a caller."""
+        return self.quota.guard_keys(caller, made) if self.quota is not None else ()
 
     async def back_off(self) -> None:
         """Sleep for a random moment, so that writers that collided do not retry at the same time."""
@@ -240,7 +268,7 @@ class Promises:
         if not any(map(has_slot, bookings)):
             return PromisedBookings(bookings, [None] * len(bookings))
         await self._catch_up(bookings)
-        guards, spent = await self._read_guards_and_spending(bookings)
+        guards, spent = await self.read_guards_and_spending(bookings)
         now, found, several = self._clock.now(), list[ChosenSeats | None](), len(bookings) > _BATCH_SIZE
         with self._begin_trial(bookings, now, spent, apart=several) as trial:
             time_slice = TimeSlice()
@@ -250,7 +278,7 @@ class Promises:
                 if several:
                     await time_slice.yield_if_over()
         made = [with_seats(one, its, now) if its else one for one, its in zip(bookings, found, strict=True)]
-        return PromisedBookings(made, [self._preconditions(its.row, guards) if its else None for its in found])
+        return PromisedBookings(made, [self.preconditions(its.row, guards) if its else None for its in found])
 
     async def _refuse_unhostable(
         self, bookings: Sequence[Resource], definitions: Sequence[Resource | None], names: Sequence[str]
@@ -319,7 +347,7 @@ class Promises:
         if claim is None or claim == before.status.claim:
             return ()
         await self.calendar.ready()
-        self._refuse_past_drain(after)
+        self.refuse_past_drain(after)
         if seat is None:
             return await extend_on_worker(self._store, self.calendar, before, claim, self._clock.now())
         ref: PoolRef = Ref(LabWorkerPool, seat.pool, before.metadata.namespace)
@@ -332,7 +360,7 @@ class Promises:
         self._check_extension(row, rules, before, claim)
         return snapshot.ops(before.metadata.uid)
 
-    def _refuse_past_drain(self, session: LabletSession) -> None:
+    def refuse_past_drain(self, session: LabletSession) -> None:
         """Raise NoRoom if a session would end after the drain of its worker ends everything on it."""
         worker, end = self.calendar.worker(session.status.worker_id or ""), session.status.ends_at
         deadline = worker.status.drain_deadline_at if worker else None
@@ -363,7 +391,7 @@ class Promises:
     async def read_spending(self, booking: Booking) -> SpendingByPool:
         """Return what each pool has cost that a booking asks, once the calendar knows what was claimed until now."""
         await self._catch_up([booking])
-        return (await self._read_guards_and_spending([booking]))[1]
+        return (await self.read_guards_and_spending([booking]))[1]
 
     def offers_for(self, booking: Booking, now: datetime, spent: SpendingByPool) -> Sequence[PoolOffer]:
         """Return what the pools that a booking asks offer at this moment: other tasks may change it."""
@@ -372,10 +400,10 @@ class Promises:
     async def _catch_up(self, bookings: Iterable[Resource]) -> None:
         """Wait until the calendar knows the current pools of these bookings' namespaces."""
         await self.calendar.ready()
-        for namespace in dict.fromkeys(namespace for namespace, _ in _scopes_of(bookings)):
+        for namespace in dict.fromkeys(namespace for namespace, _ in scopes_of(bookings)):
             await self.calendar.wait_for_revision(await pools_revision(self._store, namespace))
 
-    async def _read_guards_and_spending(self, bookings: Sequence[Resource]) -> tuple[Guards, SpendingByPool]:
+    async def read_guards_and_spending(self, bookings: Sequence[Resource]) -> tuple[Guards, SpendingByPool]:
         """Read the guards and the costs of every pool that may promise these bookings.
 
         Returns once the calendar knows everything that was claimed up to the revision of the guards.
@@ -388,7 +416,7 @@ class Promises:
             if {key for key, _ in guards.seen}.issuperset(self._guard_keys(self._pools_for(bookings))):
                 return guards, spent
 
-    def _preconditions(self, row: PoolSnapshot, guards: Guards) -> PromisePreconditions:
+    def preconditions(self, row: PoolSnapshot, guards: Guards) -> PromisePreconditions:
         """Return what the commit must find unchanged: the guards, and the pool.
 
         The size and the hours of the pool are part of the promise.
@@ -405,7 +433,7 @@ class Promises:
         With `apart` it uses copies of the seats: a trial that yields to other tasks must not show them its claims.
         """
         calendar = self.calendar.with_planned(()) if apart else self.calendar
-        offers = {one: self._offers_of(calendar, one, now, spent) for one in _scopes_of(bookings)}
+        offers = {one: self._offers_of(calendar, one, now, spent) for one in scopes_of(bookings)}
         return SeatTrial(offers, calendar.terms)
 
     def _offers_of(
@@ -423,17 +451,16 @@ class Promises:
         """Return the rules by which a pool promises at a moment, including what it has cost this month."""
         return self.calendar.rules(row, now, spent=await self._read_spending(row, now))
 
-    async def _read_spending(self, row: PoolSnapshot, now: datetime) -> Decimal:
-        month = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        if row.pool.spec.budget.monthly_usd is None or month == now:
-            return Decimal(0)
-        found = await read_costs(self._store, since=month, until=now, now=now)
-        own = row.pool.spec.lab_track, row.pool.metadata.namespace
-        return sum_costs("pool", [one for one in found if (one.lab_track, one.namespace) == own], now).usd
+    async def _read_spending(self, row: PoolSnapshot, now: datetime) -> Spending:
+        month = start_of_month(now)
+        limited = row.pool.spec.budget.monthly_usd is not None or self.calendar.track_budget(row) is not None
+        if not limited or month == now:
+            return NOTHING_SPENT
+        return spending_of(row.pool, await self.month_spending.read(now), now)
 
     def _pools_for(self, bookings: Iterable[Resource]) -> Sequence[PoolSnapshot]:
         """Return every pool that may promise any of these bookings."""
-        rows = {ref_of(row.pool): row for public in _scopes_of(bookings) for row in self._pools_in(public)}
+        rows = {ref_of(row.pool): row for public in scopes_of(bookings) for row in self._pools_in(public)}
         return list(rows.values())
 
     def _pools_in(self, public: PoolScope) -> Sequence[PoolSnapshot]:
@@ -442,23 +469,15 @@ class Promises:
     def _guard_keys(self, rows: Iterable[PoolSnapshot]) -> Sequence[str]:
         keys: dict[str, None] = {}
         for row in rows:
-            keys[pool_guard_key(ref_of(row.pool))] = None
-            token = self.calendar.counted_token(row)
-            if token is not None:
-                keys[token_guard_key(token)] = None
+            keys |= dict.fromkeys(pool_guard_keys(self.calendar, ref_of(row.pool)))
         return list(keys)
 
 
-def _scopes_of(bookings: Iterable[Resource]) -> Sequence[PoolScope]:
-    """Return the scopes that bookings ask, each once and in their order."""
-    return list(dict.fromkeys(scope_of(one) for one in bookings if has_slot(one)))
-
-
-def has_slot(resource: Resource) -> bool:
-    """Return whether a resource is promised at the moment it is booked."""
-    return isinstance(resource, Reservation) or (
-        isinstance(resource, LabletSession) and resource.spec.timeslot_start is not None
-    )
+def spending_of(pool: LabWorkerPool, bill: MonthBill, now: datetime) -> Spending:
+    """Return what a bill says of a pool, for the workers that it made or has adopted, and of its track."""
+    namespace, adopted = pool.metadata.namespace, [seat.worker_id for seat in pool.status.seats]
+    own = bill.pool_usd(namespace, pool.metadata.name, adopted, now)
+    return Spending(own, bill.track_usd(namespace, pool.spec.lab_track, now))
 
 
 def _may_serve(worker: LabWorker) -> bool:

@@ -3,7 +3,7 @@
 Pure; used by `control.booking.promise`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,7 +19,14 @@ from lcm.model.base.machine import CONTROL_PLANE
 from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition, Requirements
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationClaim, ReservationPhase, occurrences
+from lcm.model.kinds.reservation import (
+    OCCURRENCES_LIMIT,
+    Reservation,
+    ReservationClaim,
+    ReservationPhase,
+    Slot,
+    occurrences,
+)
 from lcm.model.kinds.session import LabletSession, Seat, SessionCondition
 from lcm.placement.claims import Terms, need_of, request_for, requirements_of, slot_claim
 from lcm.placement.places import PoolSnapshot
@@ -27,6 +34,28 @@ from lcm.placement.request import PlacementRequest
 from lcm.store.base import CheckRevision, Op
 
 Booking = LabletSession | Reservation
+ClaimsAt = Callable[[Slot], Sequence[Claim]]
+"""Returns what a booking would claim if its first slot were another; empty if it could not be booked so."""
+PoolScope = tuple[str, str]
+"""A namespace and a lab track: bookings of one scope ask the same pools."""
+
+
+def scope_of(booking: Resource) -> PoolScope:
+    """Return the scope of a booking: which pools it asks."""
+    assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
+    return booking.metadata.namespace, booking.spec.lab_track
+
+
+def scopes_of(bookings: Iterable[Resource]) -> Sequence[PoolScope]:
+    """Return the scopes that bookings ask, each once and in their order."""
+    return list(dict.fromkeys(scope_of(one) for one in bookings if has_slot(one)))
+
+
+def has_slot(resource: Resource) -> bool:
+    """Return whether a resource is promised at the moment it is booked."""
+    return isinstance(resource, Reservation) or (
+        isinstance(resource, LabletSession) and resource.spec.timeslot_start is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +136,7 @@ def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, ter
         affinity=asks.license_affinity,
         track=booking.spec.lab_track,
         region_required=booking.spec.region_required,
+        region_preferred=booking.spec.region_preferred,
         cml_version_min=asks.ami_requirements.cml_version_min,
         cml_version_max=asks.ami_requirements.cml_version_max,
         node_definitions=frozenset(asks.ami_requirements.node_definitions),

@@ -23,8 +23,8 @@ from lcm.model.base.resource import Metadata, Owner, PhaseChange
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import MAX_SESSIONS_PER_COMMIT
 from lcm.model.kinds.pool import LabWorkerPool
-from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
-from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, LabletSessionSpec, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase, held_slot, learner_of
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, LabletSessionStatus, SessionPhase
 from lcm.model.kinds.worker import LabType
 from lcm.store.base import Op, Put
 
@@ -44,6 +44,13 @@ async def fulfil(
         raise Forbidden(f"only the {SCHEDULER} makes the sessions of reservations")
     if len(numbers) > MAX_SESSIONS_PER_COMMIT:
         raise Invalid(Fault("numbers", f"{len(numbers)} at once", f"ask for at most {MAX_SESSIONS_PER_COMMIT}"))
+    return await make_sessions(writer, promises, ref, numbers, ids)
+
+
+async def make_sessions(
+    writer: Writer, promises: Promises, ref: Ref[Reservation], numbers: Sequence[int], ids: Callable[[], str]
+) -> Sequence[LabletSession]:
+    """Make sessions as `fulfil` does, whoever asks for it."""
 
     async def attempt() -> Sequence[LabletSession]:
         record = await writer.require(ref)
@@ -116,19 +123,21 @@ def _build_session(
     writer: Writer, booked: Reservation, held: ReservationClaim, uid: str, kind: LabType
 ) -> LabletSession:
     """Build the session as it was reserved, whatever became of the definition and the settings since."""
-    spec, end, now = booked.spec, held.claim.end - CLEAN_UP_TIME, writer.clock.now()
+    spec, (start, end), now = booked.spec, held_slot(booked.spec, held), writer.clock.now()
     reason = f"reserved by {booked.metadata.name}"
     return LabletSession(
         metadata=_session_metadata(booked, held, uid, now),
         spec=LabletSessionSpec(
             definition=spec.definition,
             owner=spec.owner,
-            student_email=spec.student_emails[(held.number - 1) % spec.count] if spec.student_emails else None,
+            student_email=learner_of(spec, held),
+            learner_may=spec.learner_may,
             lab_instance_type=kind,
             lab_track=spec.lab_track,
-            timeslot_start=end - (spec.timeslot_end - spec.timeslot_start),
+            timeslot_start=start,
             timeslot_end=end,
             region_required=spec.region_required,
+            region_preferred=spec.region_preferred,
             priority=spec.priority,
         ),
         status=LabletSessionStatus(

@@ -78,7 +78,7 @@ def fields_with_worker(
     }
 
 
-def _fields_unassigned(session: LabletSession, now: datetime) -> Mapping[str, Any]:
+def fields_unassigned(session: LabletSession, now: datetime) -> Mapping[str, Any]:
     """Return the status fields of a session without a worker; they remove the one it has."""
     known = find_condition(session.status.conditions, SessionCondition.WORKER_ASSIGNED)
     changed = with_condition(session.status.conditions, _assigned_condition(Truth.FALSE, "Unassigned", now))
@@ -194,11 +194,11 @@ async def _schedule(
     _refuse_unplaceable(session, assignment)
     if assignment.seat is None and assignment.worker_id is None:
         nowhere = {"phase": SessionPhase.PENDING, "claim": None, "seat": None}
-        status = with_assignment(session, assignment, **nowhere, **_fields_unassigned(session, now))
+        status = with_assignment(session, assignment, **nowhere, **fields_unassigned(session, now))
         return await commit_status(writer, record, status, (), assignment.reason)
     proposal = await _read_proposal(writer, promises, session, assignment)
     snapshot = await _check_proposal(writer, promises, proposal)
-    fields: Mapping[str, Any] = _fields_unassigned(session, now)
+    fields: Mapping[str, Any] = fields_unassigned(session, now)
     if snapshot.worker is not None:
         before = session.status.allocated_ports or {}
         ports = choose_ports(promises.calendar, snapshot.worker, session, proposal.definition, before)

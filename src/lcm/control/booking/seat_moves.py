@@ -30,6 +30,7 @@ from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.pool import Budget, LabWorkerPool
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat, requires_worker_assignment
+from lcm.placement.hours import ALWAYS_OPEN
 from lcm.placement.limits import OPENING_POLICIES, PromiseRules
 from lcm.placement.pack_steps import MOST_MOVES
 from lcm.placement.places import PoolSnapshot, reservation_holder, session_holder
@@ -79,7 +80,7 @@ def refuse_unless_seat_takes(row: PoolSnapshot, seats: Seats, number: int, claim
 
 def rules_for_promised(rules: PromiseRules) -> PromiseRules:
     """Return rules without hours and budgets: these are checked at booking only and never hold back a promise."""
-    return replace(rules, hours=None, budget=Budget())
+    return replace(rules, times=ALWAYS_OPEN, budget=Budget(), track=None)
 
 
 @contextmanager

@@ -5,8 +5,7 @@ same functions. Nothing is held: a slot is taken only when it is booked.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -17,29 +16,22 @@ import msgspec
 
 from lcm.control.accounts.costs import estimate_cost
 from lcm.control.booking.explain import draft_session, split_refusal
-from lcm.control.booking.promise import Promises, SpendingByPool, no_pool_error, scope_of, suitable_seats
-from lcm.control.booking.quota import compute_use, is_limited, refuse_excess
-from lcm.control.booking.request import claims_of, request_of
+from lcm.control.booking.promise import Promises, SpendingByPool, no_pool_error, sort_offers, suitable_seats
+from lcm.control.booking.request import claims_of, request_of, scope_of
 from lcm.control.objects.writer import Writer
 from lcm.model.base.capacity import Claim
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Fault, Invalid, NoRoom, Throttled
+from lcm.model.base.errors import Fault, Invalid, NoRoom
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import MAX_SLOTS, PreviewRequest, SlotOffer, SlotOffers, SlotRequest
 from lcm.model.kinds.session import LabletSession
 from lcm.placement.seat_choice import refusal_rank
 from lcm.placement.slot_offers import PoolSurvey
-from lcm.system.tasks import KeyedLocks, TimeSlice
+from lcm.system.tasks import TimeSlice
 
 _MINUTE: Final = timedelta(minutes=1)
 _LONGEST_LOOK: Final = 1.0
 """Seconds after which a request is answered with the starts that were looked at by then."""
-_MOST_OF_CALLER: Final = 4
-"""How many looks of one caller may wait or run: a page in a few tabs."""
-_MOST_CALLERS: Final = 50
-"""How many callers may wait: with the longest looks, the last of them waits for so many seconds."""
-_EVERYBODY: Final = ""
-"""The name of the turn that all callers share; no caller has it."""
 _FARTHEST: Final = timedelta(days=800)
 _FAULT_PATHS: Final = {"timeslot_start": "since", "timeslot_end": "duration_minutes"}
 LimitCheck = Callable[[LabletSession], None]
@@ -61,29 +53,15 @@ async def list_slots(writer: Writer, promises: Promises, asked: SlotRequest) -> 
     Raise Throttled when too many ask at once.
     A look that takes too long ends early: `until` says before which moment all starts were looked at.
     """
-    async with _wait_for_turn(promises.survey_turns, writer.caller.name):
+    async with promises.survey_turns.hold(writer.caller.name):
         return await _survey_starts(writer, promises, asked)
-
-
-@asynccontextmanager
-async def _wait_for_turn(turns: KeyedLocks, name: str) -> AsyncIterator[None]:
-    """Hold the turn to look, of which a process has one. Raise Throttled when too many wait for it.
-
-    One look of each caller waits for it at a time, so that many at once delay their sender and nobody else.
-    """
-    if turns.count_users(name) >= _MOST_OF_CALLER:
-        raise Throttled("too many of your questions about slots wait; ask when one is answered")
-    if not turns.count_users(name) and turns.count_users(_EVERYBODY) >= _MOST_CALLERS:
-        raise Throttled("too many people ask about slots right now; ask again in a moment")
-    async with turns.hold(name), turns.hold(_EVERYBODY):
-        yield
 
 
 async def _survey_starts(writer: Writer, promises: Promises, asked: SlotRequest) -> SlotOffers:
     now, step = writer.clock.now(), asked.step_minutes * _MINUTE
     starts = _starts(asked, step, now)
     session, definition = await _draft_at(writer, asked, starts[0] if starts else now + step)
-    check = await _limit_check(writer, promises, session)
+    check = await _limit_check(writer, promises)
     spent = await promises.read_spending(session)
     look = _Look(promises, writer.clock, session, definition, spent, check)
     offers, until = list[SlotOffer](), asked.until
@@ -97,6 +75,7 @@ async def _survey_starts(writer: Writer, promises: Promises, asked: SlotRequest)
         since=asked.since,
         until=until,
         usd=look.lowest_price(),
+        regions=look.list_regions(),
         slots=tuple(offers),
     )
 
@@ -122,6 +101,7 @@ async def _draft_at(writer: Writer, asked: SlotRequest, start: datetime) -> tupl
         timeslot_end=start + asked.duration_minutes * _MINUTE,
         lab_track=asked.lab_track,
         region_required=asked.region_required,
+        region_preferred=asked.region_preferred,
     )
     try:
         return await draft_session(writer, wish)
@@ -165,6 +145,12 @@ class _Look:
         prices = [one.usd for one in self.pools if not isinstance(one, NoRoom) and one.usd is not None]
         return min(prices, default=None)
 
+    def list_regions(self) -> tuple[str, ...]:
+        """Return the regions of all pools of the booking's track, whichever it wishes for."""
+        namespace, track = scope_of(self.session)
+        rows = self.promises.calendar.pools(namespace)
+        return tuple(sorted({row.template.spec.worker.aws.region for row in rows if row.pool.spec.lab_track == track}))
+
     async def is_over(self) -> bool:
         """Return whether the look has taken too long; other tasks run first, if it is time."""
         if not await self.time_slice.yield_if_over():
@@ -197,7 +183,8 @@ class _Look:
         calendar = self.promises.calendar
         (claim,) = claims_of(self.session, self.definition, calendar.terms)
         request = request_of(self.session, self.definition, claim, calendar.terms)
-        for offer in self.promises.offers_for(self.session, self.clock.now(), self.spent):
+        offers = self.promises.offers_for(self.session, self.clock.now(), self.spent)
+        for offer in sort_offers(offers, request):
             try:
                 seats, rules = suitable_seats(offer, request)
             except NoRoom as error:
@@ -208,18 +195,13 @@ class _Look:
             yield _PoolPrice(offer.row.name, PoolSurvey(seats, rules), usd)
 
 
-async def _limit_check(writer: Writer, promises: Promises, session: LabletSession) -> LimitCheck:
+async def _limit_check(writer: Writer, promises: Promises) -> LimitCheck:
     """Return the check of the caller's limits by what is booked now; it passes everything for whom there are none."""
-    caller, clock = writer.caller, writer.clock
-    if promises.quota is None or not is_limited(caller, [session]):
+    quota = promises.quota
+    if quota is None:
         return lambda _: None
-    limits, have, _ = await promises.quota.read_use(caller.name)
-
-    def check(wanted: LabletSession) -> None:
-        now = clock.now()
-        refuse_excess(caller.name, limits, have, compute_use([wanted], now), now)
-
-    return check
+    bounds = await quota.open_bounds(writer.caller)
+    return lambda wanted: quota.refuse_booking(bounds, wanted)
 
 
 def _moved(session: LabletSession, start: datetime) -> LabletSession:

@@ -19,6 +19,7 @@ from lcm.control.booking.guards import (
     pools_revision,
     read_guards,
     token_guard_key,
+    track_guard_key,
     worker_guard_key,
 )
 from lcm.control.objects.records import POOLS_CHANGED, key_of
@@ -26,6 +27,7 @@ from lcm.control.plane.protocol import ref_of
 from lcm.model.base.capacity import Claim, Profile, find_exceeded
 from lcm.model.base.errors import Conflict, NoRoom
 from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.saved_lab import as_continued
 from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.candidate import format_moment
@@ -91,8 +93,9 @@ async def read_snapshot(
 def pool_guard_keys(calendar: Calendar, pool: PoolRef) -> list[str]:
     """Return the guards that every claim on a pool writes."""
     row = calendar.pool(pool)
-    token = calendar.counted_token(row) if row else None
-    return [pool_guard_key(pool), *([token_guard_key(token)] if token else [])]
+    token, track = (calendar.counted_token(row), calendar.track_budget(row)) if row else (None, None)
+    shared = [token_guard_key(token)] if token else []
+    return [pool_guard_key(pool), *shared, *([track_guard_key(pool.namespace, track.lab_track)] if track else [])]
 
 
 def others_on(calendar: Calendar, worker: LabWorker, session: LabletSession) -> Sequence[LabletSession]:
@@ -132,7 +135,7 @@ def choose_ports(
     preferred: Mapping[str, int],
 ) -> Mapping[str, int]:
     """Choose a session's ports on a worker, the same as before where they are free; raise NoRoom if too few are."""
-    wanted = list(definition.spec.port_template or {})
+    wanted = list(as_continued(definition, session.status.continues).spec.port_template or {})
     taken = ports_in_use(worker, others_on(calendar, worker, session))
     found = allocate(wanted, taken=taken, seed=session.metadata.uid, preferred=preferred)
     if found is None:

@@ -1,4 +1,4 @@
-"""What is committed together with a step: a worker's licence seat, its bill, its wanted state, a session's cost.
+"""What is committed together with a step: a worker's licence seat, its bill, its wanted state, a session's stay.
 
 `control.plane.local` calls `records_for_step` for every step. Most steps affect no record and cost no read. For the
 others the records are read (`read_records`), decided without I/O (`decide_records`), and committed at exactly the
@@ -8,15 +8,19 @@ revisions that were read: if another writer was faster, the step is decided anew
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from operator import attrgetter
 from typing import Final, Generic
 
-from lcm.control.accounts import costs, licences
+import msgspec
+
+from lcm.control.accounts import costs, licences, stays
 from lcm.control.booking import guards
 from lcm.control.objects.actions import with_wanted_state
-from lcm.control.plane.protocol import R
+from lcm.control.objects.records import find_record
+from lcm.control.plane.protocol import R, Ref
 from lcm.model.base.event import Event
-from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, Remedy, WorkerPhase
 from lcm.model.money.licences import SeatState
@@ -24,9 +28,12 @@ from lcm.model.money.prices import SHIPPED_PRICES, PriceBook
 from lcm.store.base import Delete, Entry, Op, Store
 
 _P: Final = WorkerPhase
+_CENT: Final = Decimal("0.01")
 _RESTING: Final = frozenset({_P.READY, _P.READY_UNLICENSED, _P.DRAINING})
 _LEADS_TO_STOPPED: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
-_relevant_status: Final = attrgetter("phase", "cml.licensed", "ec2.state", "ec2.instance_id", "ec2.instance_type")
+_relevant_status: Final = attrgetter(
+    "phase", "cml.licensed", "ec2.state", "ec2.instance_id", "ec2.instance_type", "ec2.launched_at"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class WorkerRecords:
     token: licences.TokenSeats | None = None
     occupants: guards.Occupancy | None = None
     """Read only when the step would take the machine away."""
+    template_usd: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +76,13 @@ async def records_for_step(store: Store, fleet: FleetSettings, before: R, after:
     Raises NoRoom when no licence seat is free, IllegalStep while a session is in the way.
     """
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
-        paid = await costs.with_cost(store, before, after, now)
+        paid, left = await stays.leave_worker(store, before, after, now)
         assert isinstance(paid, type(after))
-        return StepRecords(paid, guards.touch_worker_guards(before, after))
+        return StepRecords(paid, [*guards.touch_worker_guards(before, after), *left])
     if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
-        return StepRecords(after, await guards.admit_workers_to_seats(store, before, after))
+        priced = await _with_saving(store, fleet.prices.at(now), before, after)
+        assert isinstance(priced, type(after))
+        return StepRecords(priced, await guards.admit_workers_to_seats(store, before, after))
     if not isinstance(before, LabWorker) or not isinstance(after, LabWorker):
         return StepRecords(after)
     if _relevant_status(before.status) != _relevant_status(after.status):
@@ -80,6 +90,24 @@ async def records_for_step(store: Store, fleet: FleetSettings, before: R, after:
         assert isinstance(made.after, type(after))
         return StepRecords(made.after, made.ops, made.events)
     return StepRecords(after)
+
+
+async def _with_saving(store: Store, prices: PriceBook, before: LabWorkerPool, after: LabWorkerPool) -> LabWorkerPool:
+    """Return a pool with what packing saved in dollars: what it had, and what was saved since at the present price."""
+    packing, known = after.status.packing, before.status.packing
+    if packing is None or packing == known:
+        return after
+    usd, more = (known.saved_usd, known.saved_machine_hours) if known else (Decimal(0), 0.0)
+    hours = packing.saved_machine_hours - more
+    if hours > 0:
+        ref = Ref(WorkerTemplate, after.spec.template, after.metadata.namespace)
+        template = await find_record(store, ref)
+        price = costs.template_hourly(template.resource.spec, prices) if template else None
+        usd += (Decimal(str(hours)) * (price or 0)).quantize(_CENT)
+    if packing.saved_usd == usd:
+        return after
+    status = msgspec.structs.replace(after.status, packing=msgspec.structs.replace(packing, saved_usd=usd))
+    return msgspec.structs.replace(after, status=status)
 
 
 async def read_records(
@@ -96,6 +124,7 @@ async def read_records(
         occupants=await guards.read_occupancy(store, after, now, fleet.horizon)
         if guards.disrupts_sessions(before, after, now)
         else None,
+        template_usd=await costs.find_template_usd(store, after, fleet.prices),
     )
 
 
@@ -109,7 +138,7 @@ def decide_records(
     elif after.status.phase is _P.TERMINATED:
         ops.append(Delete(guards.worker_guard_key(after.metadata.uid)))
     seats, events = _licence_records(before, after, known, now)
-    ops += [*seats, *costs.interval_ops(known.interval, after, fleet.prices, now)]
+    ops += [*seats, *costs.interval_ops(known.interval, after, fleet.prices, now, template_usd=known.template_usd)]
     return StepRecords(follow_wanted_state(before, after), ops, events)
 
 

@@ -31,7 +31,7 @@ from lcm.model.kinds.sink import (
     format_event_id,
     read_event,
 )
-from lcm.store.base import CommitEvents, Cursor, Store
+from lcm.store.base import CommitEvents, Cursor, Fence, Store
 
 MAX_REFUSALS: Final = 3
 """How often a sink may refuse an event before it becomes a dead letter."""
@@ -59,6 +59,7 @@ class DeliveryContext:
     """What all deliveries under one lease share. `check` raises Deposed once the lease may be over."""
 
     store: Store
+    fence: Fence
     post: Post
     reveal: Reveal
     clock: Clock

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lcm.model.access.identity import Caller, owner_of
+from lcm.model.access.identity import Caller
+from lcm.model.access.learner import learner_of, owner_of
 from lcm.model.base.event import (
     AlertCleared,
     AlertRaised,
@@ -226,7 +227,8 @@ def _phase_events(before: Resource, after: Resource, now: datetime) -> list[Even
 def _scaling_events(before: LabWorkerPool, after: LabWorkerPool, now: datetime) -> Iterator[Event]:
     """Yield an event for each new decision that started workers or let some go; "nothing to do" is no event."""
     for decision in after.status.decisions:
-        if decision.action != "none" and decision not in before.status.decisions:
+        done = bool(decision.workers) or not decision.why  # a decision for load is told once workers follow from it
+        if decision.action != "none" and done and decision not in before.status.decisions:
             data = _copy_fields(
                 PoolScaled,
                 decision,
@@ -319,6 +321,7 @@ def _event(data: Data, what: str, resource: Resource, now: datetime) -> Event:
         namespace=resource.metadata.namespace,
         data=encode_data(data),
         owner=owner_of(resource),
+        learner=learner_of(resource),
         public=resource.kind == "LabletDefinition",
     )
     return msgspec.structs.replace(event, **_filters(resource))

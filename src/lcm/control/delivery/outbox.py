@@ -6,7 +6,7 @@ The store's own history of events is the outbox: each sink has a position in it 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,7 @@ import structlog
 
 from lcm.control.delivery.courier import DeliveryContext, Post, Reveal, SinkDelivery
 from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
-from lcm.control.delivery.sinks import SINKS
+from lcm.control.delivery.sinks import MAIL_SINK, SINKS
 from lcm.control.objects.records import SINK_CODEC
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
@@ -49,8 +49,9 @@ class Outbox:
         ttl_seconds: int = LEASE_SECONDS,
         built_in: Sequence[Sink] = (),
         beside: Callable[[Callable[[Store], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]] | None = None,
+        notices: Callable[[DeliveryContext], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """Deliver with `post`, to the sinks of the store and to the `built_in` ones.
+        """Deliver with `post`, to the sinks of the store and to the `built_in` ones; `notices` sends mail meanwhile.
 
         `source` names the origin of the events: a URI of this installation. The lease is kept `beside` the loop; None
         means in it.
@@ -65,6 +66,7 @@ class Outbox:
         self._holder = holder
         self._ttl_seconds = ttl_seconds
         self._built_in = {sink.metadata.name: sink for sink in built_in}
+        self._notices = notices
         self._work: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -118,6 +120,7 @@ class Outbox:
         ledger = DeliveryProgress(self._store, fence, self._clock, letters)
         means = DeliveryContext(
             store=self._store,
+            fence=fence,
             post=self._post,
             reveal=self._reveal,
             clock=self._clock,
@@ -134,6 +137,8 @@ class Outbox:
                 group.create_task(letters.follow())
                 group.create_task(ledger.keep_saving())
                 group.create_task(ledger.keep_refreshing())
+                if self._notices is not None:
+                    group.create_task(self._notices(means))
                 await self._follow_sinks(_SinkDeliveries(means, group))
         finally:
             with suppress(LcmError, TimeoutError):
@@ -156,7 +161,7 @@ class Outbox:
     async def _follow_sinks(self, couriers: "_SinkDeliveries") -> None:
         page = await scan_all(self._store, SINKS)
         sinks = {entry.key.removeprefix(SINKS): entry for entry in page.entries}
-        await couriers.start_all(sinks, self._built_in)
+        await couriers.start_all(sinks, self._built_in, [MAIL_SINK] if self._notices else [])
         async with self._store.watch(SINKS, after=page.revision) as watch:
             async for changed in watch:
                 for change in changed.changes:
@@ -189,9 +194,9 @@ class _SinkDeliveries:
         self._group = group
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def start_all(self, sinks: Mapping[str, Entry], built_in: Mapping[str, Sink]) -> None:
-        """Clean up after deleted sinks, and start the existing ones."""
-        await self._context.ledger.remove_all_but({*sinks, *built_in})
+    async def start_all(self, sinks: Mapping[str, Entry], built_in: Mapping[str, Sink], others: Iterable[str]) -> None:
+        """Clean up after deleted sinks, and start the existing ones; what delivers to `others` is started elsewhere."""
+        await self._context.ledger.remove_all_but({*sinks, *built_in, *others})
         for name, sink in built_in.items():
             await self._context.ledger.open_sink(name, None)
             self._run(sink)

@@ -42,6 +42,9 @@ MAX_SINKS: Final = 100
 EVENTS_KEPT: Final = timedelta(hours=24)
 """How long a sink may be away without losing events: after that they become dead letters."""
 
+MAIL_SINK: Final = f"{BUILT_IN_PREFIX}mail"
+"""The name under which notices by mail are listed among the sinks."""
+
 _BATCH_OPERATIONS: Final = 100
 _BATCH_BYTES: Final = 500_000
 _SLACK_HOOKS_HOST: Final = "hooks.slack.com"
@@ -236,3 +239,10 @@ def make_built_in_sinks(addresses: Iterable[Secret]) -> tuple[tuple[Sink, ...], 
         )
         sinks[name] = Sink(metadata=Metadata(name=name), spec=spec)
     return tuple(sinks.values()), secrets
+
+
+def make_mail_sink(host: str, port: int) -> Sink:
+    """Make the sink under which mail is listed; no event is posted to it."""
+    return Sink(
+        metadata=Metadata(name=MAIL_SINK), spec=SinkSpec(url=f"smtp://{host}:{port}", event_types=("notice.*",))
+    )

@@ -4,7 +4,7 @@ Pure: an action, an object and the present moment give another object; every new
 whose work is done already changes nothing, so that it may be repeated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from lcm.control.plane.protocol import (
     R,
     RemoveLab,
     Resume,
-    SessionAction,
+    Save,
     Snooze,
     Telemetry,
     Terminate,
@@ -33,7 +33,14 @@ from lcm.control.plane.protocol import (
 from lcm.model.base.errors import Fault, IllegalStep, Invalid, Refused
 from lcm.model.base.resource import Minutes, format_history
 from lcm.model.kinds.rules import ALLOWED_YEARS
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, ObservationRequest, SessionPhase, has_timed_out
+from lcm.model.kinds.saved_lab import (
+    ObservationRequest,
+    SaveRequest,
+    check_save_name,
+    file_of_save,
+    save_of_file,
+)
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, has_timed_out, is_cml_type
 from lcm.model.kinds.worker import HOSTING_PHASES, IdleVerdict, LabWorker, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.system.clock import new_id
@@ -79,12 +86,16 @@ def perform_action(
     match resource, action:
         case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze() | License() | Telemetry() | RemoveLab():
             made = _perform_worker_action(resource, action, now, author)
-        case LabletSession(), Extend(minutes=minutes):
+        case LabletSession(), Extend(minutes=minutes, occurrence=None, onward=False):
             made = _extend(resource, _to_span("minutes", minutes), now, longest)
         case LabletSession(), Terminate(reason=reason):
             made = terminate_session(resource, now=now, author=author, reason=reason or "ended by request")
         case LabletSession(), ObserveResources():
             made = _request_observation(resource, now, author, ids)
+        case LabletSession(), Extend():
+            raise Invalid(Fault("occurrence", "a session has none", "leave it out, or extend its reservation"))
+        case LabletSession(), Save(name=name):
+            made = _request_save(resource, name, now, author, ids)
         case _:
             raise Invalid(
                 Fault("action", f"a {resource.kind} has no action {_action_name(action)}", "use one of its actions")
@@ -273,6 +284,33 @@ def _request_observation(session: LabletSession, now: datetime, author: str, ids
     return _with_status(session, observation_request=request, observation_error="")
 
 
+def _request_save(
+    session: LabletSession, name: str | None, now: datetime, author: str, ids: Callable[[], str]
+) -> LabletSession:
+    """Request that the lab is saved, unless that is under way. Raise Refused for a name that is taken."""
+    status, known = session.status, {one.name for one in session.status.artifacts}
+    if status.phase is not SessionPhase.RUNNING:
+        raise _illegal_step(session, Save(), "only a running session can be saved; at its end its lab is collected")
+    if not is_cml_type(session):
+        raise Refused(f"{session.metadata.name} is a {session.spec.lab_instance_type} lab: only CML labs can be saved")
+    pending = status.save_request if not has_timed_out(status.save_request, now) else None
+    if pending is not None and name in (None, pending.name):
+        return session
+    if pending is not None:
+        raise Refused(f"{session.metadata.name} is being saved as {pending.name}: ask again when that is done")
+    if name is not None and file_of_save(name) in known:
+        raise Refused(f"there is a save {name} of {session.metadata.name} already: choose another name")
+    name = _next_save_name(known) if name is None else check_save_name(name)
+    request = SaveRequest(id=ids(), requested_at=now, requested_by=author, name=name)
+    return _with_status(session, save_request=request, save_error="")
+
+
+def _next_save_name(files: Collection[str]) -> str:
+    """Return the number that follows those of the saves that have no other name."""
+    numbers = [int(name) for file in files if (name := save_of_file(file) or "").isdecimal()]
+    return str(max(numbers, default=0) + 1)
+
+
 def _to_span(field: str, minutes: int) -> timedelta:
     try:
         return timedelta(minutes=msgspec.convert(minutes, Minutes))
@@ -304,9 +342,7 @@ def _with_status(resource: R, **fields: object) -> R:
     return msgspec.structs.replace(resource, status=msgspec.structs.replace(resource.status, **changes))
 
 
-def _illegal_step(
-    resource: LabWorker | LabletSession, action: WorkerAction | SessionAction, instead: str
-) -> IllegalStep:
+def _illegal_step(resource: LabWorker | LabletSession, action: Action, instead: str) -> IllegalStep:
     history, name = format_history(resource.status.history), resource.metadata.name
     message = f"{kind_of(resource).name} {name} is {resource.status.phase}: no {_action_name(action)}; {instead}"
     return IllegalStep(f"{message}\nits story:\n{history}" if history else message)

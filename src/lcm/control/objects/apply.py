@@ -13,13 +13,15 @@ from typing import Final, Protocol
 
 from lcm.control.admission.admit import Admission, Quota
 from lcm.control.admission.references import Reference, Target, reference_of
-from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.booking.promise import Promises
+from lcm.control.booking.request import has_slot
 from lcm.control.objects.bundles import BundleItem, DocumentFaults, pack_bundles, with_own_bundle, with_promise
 from lcm.control.objects.deletion import find_targets
 from lcm.control.objects.records import Record, is_nameable, key_of, read_entry, unique_key_error, unique_key_of
 from lcm.control.objects.writer import ATTEMPTS, Writer, name_taken_error
 from lcm.control.plane.protocol import LONGEST_APPLY, Applied, Document, Ref, ref_of
-from lcm.model.access.identity import Verb, can_see
+from lcm.model.access.identity import Verb
+from lcm.model.access.learner import can_see
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid, TooLarge
 from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.definition import LabletDefinition
@@ -73,8 +75,8 @@ class ReferenceIndex:
     def add(self, resource: Resource) -> None:
         """Add an object that is about to be written. Raise Invalid if another one holds its unique key."""
         mark, key = unique_key_of(resource), key_of(resource)
-        if mark is not None and (holder := self.unique_holders.setdefault(mark, key)) != key:
-            raise unique_key_error(mark, holder)
+        if mark is not None and self.unique_holders.setdefault(mark, key) != key:
+            raise unique_key_error()
         if isinstance(resource, WorkerTemplate | LabletDefinition):
             name = resource.metadata.name
             self.fresh[type(resource), resource.metadata.namespace, _without_version(name)][name] = resource
@@ -196,11 +198,11 @@ class Applier:
         """Wait for the turn of the bookings, if anything is to be promised or counts towards somebody's limits."""
         made = [item.after for item in items if item.is_new]
         bookings = [one for one in made if has_slot(one)]
-        owners = self.promises.limited_owners(self.writer.caller, made) if self.promises else ()
-        if self.promises is None or not (bookings or owners):
+        quotas = self.promises.quota_keys(self.writer.caller, made) if self.promises else ()
+        if self.promises is None or not (bookings or quotas):
             yield
             return
-        async with self.promises.lock_guards(bookings, owners):
+        async with self.promises.lock_guards(bookings, quotas):
             yield
 
     async def _promise_items(self, items: list[BundleItem], verdicts: DocumentFaults) -> list[BundleItem]:
@@ -280,7 +282,8 @@ class Applier:
         written: dict[str, int] = {}
         for bundle in pack_bundles(items, now=self.writer.clock.now(), most=most):
             extra = await self.quota(self.writer.caller, [item.after for item in bundle.items if item.is_new])
-            ops = [*bundle.ops, *bundle.checks(written), *extra]
+            own = {item.key for item in items}  # the settings that are checked may be among what is applied
+            ops = [*bundle.ops, *bundle.checks(written), *(op for op in extra if op.key not in own)]
             revision = await self.writer.submit(ops, bundle.events, deeds=bundle.audited_actions)
             written |= dict.fromkeys(bundle.guards, revision)
             for item in bundle.items:

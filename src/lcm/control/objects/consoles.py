@@ -8,6 +8,7 @@ from lcm.control.plane.protocol import Ref, SessionRef
 from lcm.model.base.errors import Gone, Refused
 from lcm.model.kinds.console import Console, consoles_of
 from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.saved_lab import as_continued
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, address_of
 from lcm.store.base import Store
@@ -61,7 +62,7 @@ async def _read_consoles(writer: Writer, session: LabletSession) -> tuple[Consol
     """Read the definition that says what the ports are; whoever sees the session sees that much of it."""
     ref = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
     record = await find_record(writer.store, ref)
-    template = record.resource.spec.port_template if record else None
+    template = as_continued(record.resource, session.status.continues).spec.port_template if record else None
     return consoles_of(session, template or {})
 
 

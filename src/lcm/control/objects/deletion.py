@@ -20,7 +20,8 @@ from lcm.control.objects.records import Record, deletion_ops, mentions, read_ent
 from lcm.control.objects.steps import is_removable, take_plane_step
 from lcm.control.objects.writer import Edit, Writer, missing_error, retry_conflicts
 from lcm.control.plane.protocol import R, Ref, ref_of
-from lcm.model.access.identity import Caller, Role, can_see
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.learner import can_see
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Gone, Refused
 from lcm.model.base.machine import CONTROL_PLANE
@@ -33,10 +34,11 @@ from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
 from lcm.store.base import Store, scan_all
 
-_USER_KINDS: Final[Mapping[type, tuple[type[Resource], ...]]] = {
+USER_KINDS: Final[Mapping[type, tuple[type[Resource], ...]]] = {
     WorkerTemplate: (LabWorkerPool,),
     LabletDefinition: (LabletSession, Reservation),
 }
+"""Kinds that others refer to, with those that do."""
 PLANE_CALLER: Final = Caller(name=CONTROL_PLANE, role=Role.SERVICE, actor=CONTROL_PLANE)
 _NAMED_USERS: Final = 5
 _DELETED_REASON: Final = "deleted"
@@ -45,7 +47,7 @@ _CANCELLABLE: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACT
 
 async def delete(writer: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
     """Request the deletion of an object, and return the object as it is then."""
-    if ref.kind in _USER_KINDS:
+    if ref.kind in USER_KINDS:
         return await _delete_unused(writer, ref, at=at, dry_run=dry_run)
 
     async def attempt() -> R:
@@ -91,7 +93,7 @@ async def _delete_unused(writer: Writer, ref: Ref[R], *, at: int | None, dry_run
 async def finish_deletions(store: Store, *, clock: Clock) -> int:
     """Finish deletions whose callers were stopped half-way; return how many there were. May be repeated."""
     finished, writer = 0, Writer(store, clock, PLANE_CALLER)
-    for kind in _USER_KINDS:
+    for kind in USER_KINDS:
         page = await scan_all(store, KINDS[kind.__name__].prefix)
         for entry in page.entries:
             if b'"deletion_timestamp":"' in entry.value:
@@ -120,6 +122,7 @@ async def _read_for_deletion(writer: Writer, ref: Ref[R], at: int | None) -> Rec
     record = await writer.find_anywhere(ref)
     if record is None:
         raise missing_error(ref)
+    writer.require_managed(record.resource, "delete")
     if at is not None and record.revision != at:
         raise Conflict(record.key, wanted=at, found=record.revision)
     return record
@@ -165,7 +168,7 @@ async def _refuse_if_used(writer: Writer, record: Record[R]) -> None:
     target = record.resource
     assert isinstance(target, WorkerTemplate | LabletDefinition)
     users: list[Resource] = []
-    for kind in _USER_KINDS[type(target)]:
+    for kind in USER_KINDS[type(target)]:
         page = await scan_all(writer.store, KINDS[kind.__name__].prefix_in(target.metadata.namespace))
         some = (read_entry(entry, kind) for entry in page.entries if mentions(entry, target.metadata.name))
         users += [one for one in some if refers_to(one, target) and _is_live(one)]

@@ -112,6 +112,7 @@ class WorkerImport:
         named = instance.ami_id or instance.ami_name
         aws = AwsSpec(
             region=self.found.aws_region,
+            market="spot" if instance.spot else "on_demand",
             ami_id=instance.ami_id or (None if named else _UNKNOWN_IMAGE),
             ami_name_pattern=None if instance.ami_id else instance.ami_name or None,
             # The cloud's own tags cannot be set by others, nor can ours.

@@ -13,11 +13,11 @@ from typing import Final, Generic
 import msgspec
 
 from lcm.control.objects.archive import archived_prefix
-from lcm.control.objects.records import CODEC, NAME, codec_of, mentions, read_entry, ref_of_key
+from lcm.control.objects.records import CODEC, NAME, codec_of, read_entry, ref_of_key
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, PlaneWatch, R
-from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Role, Verb, can_see
-from lcm.model.access.secret import show_fingerprints
+from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Verb
+from lcm.model.access.learner import can_see, could_mention, show_to
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.base.resource import shorten_text
 from lcm.model.base.selector import ObjectSelector, find_needed_texts, selects
@@ -100,7 +100,7 @@ async def _filter_page(writer: Writer, asked: ListRequest[R], start: Cursor | No
     while True:
         for entry in page.entries:
             await time_slice.yield_if_over()
-            if limited and not mentions(entry, writer.caller.name):
+            if limited and not could_mention(writer.caller, entry.value):
                 continue
             if not all(any(text in entry.value for text in texts) for texts in needed):
                 continue
@@ -180,7 +180,7 @@ class LocalWatch(PlaneWatch):
         entry = change.entry
         if not _sees_only_own(self._writer, ref.kind):
             return ObjectChange(ref, self._show(read_entry(entry, ref.kind)) if entry else None)
-        resource = read_entry(entry, ref.kind) if entry and mentions(entry, self._caller.name) else None
+        resource = read_entry(entry, ref.kind) if entry and could_mention(self._caller, entry.value) else None
         if resource is not None and can_see(self._caller, resource):
             own.add(change.key)
             return ObjectChange(ref, resource)
@@ -190,7 +190,7 @@ class LocalWatch(PlaneWatch):
         return ObjectChange(ref, None)
 
     def _show(self, resource: Resource) -> Resource:
-        return resource if self._caller.role is Role.SERVICE else show_fingerprints(resource)
+        return show_to(self._caller, resource)
 
     async def _check_start(self) -> None:
         """Raise Relist when the revision to start after has not happened: what comes before it would be missed."""
@@ -206,7 +206,7 @@ class LocalWatch(PlaneWatch):
             at: Cursor | None = Cursor(self._after, kind.prefix)
             while at is not None:
                 page = await self._writer.store.scan(kind.prefix, limit=_SCAN_PAGE_SIZE, cursor=at)
-                mine = (entry for entry in page.entries if mentions(entry, self._caller.name))
+                mine = (entry for entry in page.entries if could_mention(self._caller, entry.value))
                 keys.update(entry.key for entry in mine if can_see(self._caller, read_entry(entry, kind.struct)))
                 at = page.next
         return keys

@@ -1,8 +1,8 @@
 """Objects as the store keeps them: their keys, their encoding, and how they are read back.
 
 A stored document carries no revision; whoever reads it puts the entry's revision in. Also here: keys that only one
-object of a namespace may hold, namely a pool's lab track and a live session's reservation id. An object holds its key
-from the commit that makes it to the one that ends it. Used by every part of `control` that reads or writes objects.
+object of a namespace may hold, namely a live session's reservation id. An object holds its key from the commit that
+makes it to the one that ends it. Used by every part of `control` that reads or writes objects.
 """
 
 import re
@@ -20,22 +20,21 @@ from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.rules import SETTINGS_NAME
-from lcm.model.kinds.session import SESSION_MACHINE, DeletedSession, LabletSession, worker_of
+from lcm.model.kinds.session import SESSION_MACHINE, DeletedSession, LabletSession, use_of_ended, worker_of
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.sink import Sink, redact_sink, upgrade_sink
 from lcm.model.kinds.validate import parse_document
-from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
+from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store, scan_all
 from lcm.store.codec import Codec
 
 _UNIQUE: Final = "unique/"
-_TRACKS: Final = f"{_UNIQUE}tracks/"
+TRACK_MARKS: Final = f"{_UNIQUE}tracks/"
+"""Keys of earlier versions, in which a track had one pool. Housekeeping removes them."""
 _RESERVATION_IDS: Final = f"{_UNIQUE}reservation-ids/"
 
 
 def unique_key_of(resource: Resource | None) -> str | None:
     """Return the key that an object must hold alone; None for most objects."""
-    if isinstance(resource, LabWorkerPool):
-        return _unique_key(_TRACKS, resource, resource.spec.lab_track)
     live = isinstance(resource, LabletSession) and resource.status.phase not in SESSION_MACHINE.final
     if isinstance(resource, LabletSession) and live and resource.spec.reservation_id is not None:
         return _unique_key(_RESERVATION_IDS, resource, resource.spec.reservation_id)
@@ -49,22 +48,16 @@ async def refuse_taken(store: Store, resource: Resource) -> None:
     own = KINDS[resource.kind].key(resource.metadata.namespace, resource.metadata.name)
     # If the holder has this object's own name, the write itself reports that the name is taken.
     if entry is not None and entry.value.decode() != own:
-        raise unique_key_error(entry.key, entry.value.decode())
+        raise unique_key_error()
 
 
-async def explain_conflict(store: Store, error: Conflict) -> Invalid | None:
+def explain_conflict(error: Conflict) -> Invalid | None:
     """Explain a failed commit by the object that took the unique key first; None when that was not the cause."""
-    if not error.key.startswith(_UNIQUE):
-        return None
-    entry = await store.get(error.key)
-    return unique_key_error(error.key, entry.value.decode() if entry else "")
+    return unique_key_error() if error.key.startswith(_UNIQUE) else None
 
 
-def unique_key_error(mark: str, holder: str) -> Invalid:
+def unique_key_error() -> Invalid:
     """Return the error for a key that another object holds. The owner of a reservation id is not disclosed."""
-    if mark.startswith(_TRACKS):
-        problem = f"pool {holder.rpartition('/')[2]} serves the track already"
-        return Invalid(Fault("spec.lab_track", problem, "change that pool, or use another track"))
     return Invalid(Fault("spec.reservation_id", "another session has this reservation id", "use another"))
 
 
@@ -239,6 +232,14 @@ async def _find_by_uid(store: Store, ref: Ref[R]) -> Record[R] | None:
     return Record(resource, entry)
 
 
+async def sessions_on(store: Store, worker_id: str) -> Sequence[LabletSession]:
+    """Read the sessions that are on a worker or promised to it."""
+    page = await scan_all(store, f"{WORKER_INDEX}{worker_id}/")
+    found = [await store.get(entry.value.decode()) for entry in page.entries]
+    sessions = (read_entry(entry, LabletSession) for entry in found if entry)
+    return [one for one in sessions if worker_of(one) == worker_id]
+
+
 def hide_secret_parts(resource: R) -> R:
     """Return an object as it may be shown: a sink without the part of its URL that may be a secret."""
     shown: Resource = redact_sink(resource) if isinstance(resource, Sink) else resource
@@ -336,12 +337,13 @@ def deletion_ops(gone: Resource) -> Sequence[Op]:
     history, created = gone.status.history, gone.metadata.created_at
     ended = history[-1].at if history else created
     assert ended is not None, "what was admitted has a time"
-    return (Put(DELETED_SESSIONS + gone.metadata.uid, CODEC.encode(DeletedSession(ended_at=ended))),)
+    left = DeletedSession(ended_at=ended, used=use_of_ended(gone))
+    return (Put(DELETED_SESSIONS + gone.metadata.uid, CODEC.encode(left)),)
 
 
-def is_older_deletion(entry: Entry, before: datetime) -> bool:
-    """Return whether a deleted session ended before a moment."""
-    return CODEC.decode(entry.value, DeletedSession).ended_at < before
+def deletion_moment(entry: Entry) -> datetime:
+    """Return when a deleted session had ended."""
+    return CODEC.decode(entry.value, DeletedSession).ended_at
 
 
 def _index_ops(before: Resource | None, after: Resource | None) -> Iterator[Op]:

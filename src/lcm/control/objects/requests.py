@@ -38,6 +38,8 @@ class RequestRecord(Part):
     key: str
     uid: str
     at: Moment
+    answer: str = ""
+    """The whole answer to a request that was about several objects, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +61,29 @@ class IdempotentRequest:
         clear = sealing.unseal_document(asked)
         digest = sha256(msgspec.json.encode((caller.role, verb, type(asked).__name__, clear)))
         # A secret could be guessed from its digest, so the digest is sealed too.
-        return cls(PREFIX + sender.hexdigest(), digest.hexdigest(), None if clear is asked else sealing)
+        is_secret = clear is not asked or sealing.may_hold_clear_secrets(asked)
+        return cls(PREFIX + sender.hexdigest(), digest.hexdigest(), sealing if is_secret else None)
 
     def record_answer(self, resource: R, now: datetime) -> Put:
         """Return the operation that records this object as the answer."""
+        return self._put(RequestRecord(digest="", key=key_of(resource), uid=resource.metadata.uid, at=now))
+
+    def record_text(self, answer: str, now: datetime) -> Put:
+        """Return the operation that records a whole answer."""
+        return self._put(RequestRecord(digest="", key="", uid="", at=now, answer=answer))
+
+    def _put(self, record: RequestRecord) -> Put:
         digest = self.sealing.seal_text(Secret(self.digest), _DIGEST_USE) if self.sealing else self.digest
-        record = RequestRecord(digest=digest, key=key_of(resource), uid=resource.metadata.uid, at=now)
-        return Put(self.key, CODEC.encode(record), at=ABSENT)
+        return Put(self.key, CODEC.encode(msgspec.structs.replace(record, digest=digest)), at=ABSENT)
 
     async def find_earlier_answer(self, writer: Writer, ref: Ref[R]) -> Record[R] | None:
         """Return the object that the request was answered with before; None means that the request is new.
 
         Raise Invalid when the key was used for another request, and Gone when the object is gone.
         """
-        entry = await writer.store.get(self.key)
-        if entry is None:
+        record = await self.find_record(writer)
+        if record is None:
             return None
-        record = CODEC.decode(entry.value, RequestRecord)
-        digest = self.sealing.unseal_text(record.digest) if self.sealing else record.digest
-        if digest != self.digest:
-            problem = "was used for another request"
-            raise Invalid(Fault(IDEMPOTENCY_KEY, problem, "use a new key for a new request"))
         entry = await writer.store.get(record.key)
         live = Record(read_entry(entry, ref.kind), entry) if entry else None
         if live is not None and live.resource.metadata.uid == record.uid:
@@ -89,7 +93,22 @@ class IdempotentRequest:
             raise Gone(f"{record.key} was the answer to this request and no longer exists")
         return archived
 
+    async def find_record(self, writer: Writer) -> RequestRecord | None:
+        """Return what is stored of the request; None means that it is new.
 
-def is_older_request(entry: Entry, before: datetime) -> bool:
-    """Return whether the record of a request is from before a moment."""
-    return CODEC.decode(entry.value, RequestRecord).at < before
+        Raise Invalid when the key was used for another request.
+        """
+        entry = await writer.store.get(self.key)
+        if entry is None:
+            return None
+        record = CODEC.decode(entry.value, RequestRecord)
+        digest = self.sealing.unseal_text(record.digest) if self.sealing else record.digest
+        if digest != self.digest:
+            problem = "was used for another request"
+            raise Invalid(Fault(IDEMPOTENCY_KEY, problem, "use a new key for a new request"))
+        return record
+
+
+def request_moment(entry: Entry) -> datetime:
+    """Return when a request was made, by its record."""
+    return CODEC.decode(entry.value, RequestRecord).at

@@ -22,7 +22,7 @@ def stored_name(session: LabletSession, name: str) -> str:
 async def list_files(writer: Writer, ref: SessionRef) -> Sequence[Artifact]:
     """List a session's files that have not expired."""
     found = await writer.read(ref)
-    return tuple(one for one in found.status.artifacts if _is_available(one, writer.clock.now()))
+    return tuple(one for one in found.status.artifacts if is_available(one, writer.clock.now()))
 
 
 async def read_file(writer: Writer, artifacts: Artifacts, ref: SessionRef, name: str) -> bytes:
@@ -31,7 +31,7 @@ async def read_file(writer: Writer, artifacts: Artifacts, ref: SessionRef, name:
     found = next((one for one in session.status.artifacts if one.name == name), None)
     if found is None:
         raise Gone(f"there is no file {name!r} of session {session.metadata.name}; list its artifacts")
-    if found.expires_at is not None and not _is_available(found, writer.clock.now()):
+    if found.expires_at is not None and not is_available(found, writer.clock.now()):
         problem = f"{name} of session {session.metadata.name} expired at {_format_time(found.expires_at)}"
         remedy = "download files in time, or ask an operator to raise artifacts.retention_days in the settings"
         raise Gone(f"{problem}: {remedy}")
@@ -68,7 +68,7 @@ def _state_lines(status: LabletSessionStatus) -> Iterator[str]:
         lacking = f"; left out because it is too much: {', '.join(left_out)}" if left_out else ""
         yield f"{_format_time(status.observed_at)} observed: {status.observation_count} times so far{drifted}{lacking}"
     yield from map(_artifact_line, status.artifacts)
-    yield from (f"error: {text}" for text in (status.observation_error, status.last_error) if text)
+    yield from (f"error: {text}" for text in (status.observation_error, status.save_error, status.last_error) if text)
 
 
 def _artifact_line(artifact: Artifact) -> str:
@@ -76,7 +76,8 @@ def _artifact_line(artifact: Artifact) -> str:
     return f"{_format_time(artifact.collected_at)} collected: {artifact.name}, {artifact.size_bytes} bytes{until}"
 
 
-def _is_available(artifact: Artifact, now: datetime) -> bool:
+def is_available(artifact: Artifact, now: datetime) -> bool:
+    """Return whether a file has not expired."""
     return artifact.expires_at is None or artifact.expires_at > now
 
 

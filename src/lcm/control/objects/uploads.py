@@ -19,6 +19,7 @@ from lcm.model.base.errors import Later, NoRoom, Stuck
 from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.session import LabletSession
 from lcm.model.topology.lab import TopologyReport
 from lcm.providers.protocols.artifacts import Artifacts, digest_of, parse_address
 from lcm.store.base import ABSENT, Delete, Entry, Put, Store
@@ -29,6 +30,7 @@ UPLOAD_GRACE: Final = timedelta(days=1)
 """How long a file may wait for a definition that refers to it."""
 DEFAULT_QUOTA_BYTES: Final = 1_000_000_000
 _GUARDS_PREFIX: Final = "upload-guards/"
+_CONTINUES: Final = b'"continues":{'
 _LEAST_BYTES: Final = 4_096
 """What the smallest file counts for: many small files fill a disk, too."""
 _PAGE: Final = 500
@@ -81,9 +83,10 @@ async def _check_quota(store: Store, owner: str, digest: str, size: int, quota_b
 
 
 async def sweep_uploads(store: Store, artifacts: Artifacts, now: datetime) -> int:
-    """Remove the files that were uploaded a day ago or earlier and that no definition refers to; return how many.
+    """Remove the files that were uploaded a day ago or earlier and that nothing refers to; return how many.
 
-    A definition stores its file again when it is made, so that one made meanwhile keeps it. May be repeated.
+    A definition stores its file again when it is made, and so does a session that continues a saved lab: one made
+    meanwhile keeps it. May be repeated.
     """
     before, removed = now - UPLOAD_GRACE, 0
     try:
@@ -113,6 +116,10 @@ async def _referenced_digests(store: Store) -> set[str]:
     async for entry in _scan(store, KINDS[LabletDefinition.__name__].prefix):
         topology = read_entry(entry, LabletDefinition).spec.topology
         found |= {topology.digest, topology.uri.removeprefix("artifact://")}
+    async for entry in _scan(store, KINDS[LabletSession.__name__].prefix):
+        # Searching the bytes is much faster than decoding every session.
+        lab = read_entry(entry, LabletSession).status.continues if _CONTINUES in entry.value else None
+        found |= {lab.topology.digest} if lab else set()
     return found
 
 

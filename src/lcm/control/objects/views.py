@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from lcm.control.objects.records import Record, is_same_state, read_entry
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import R, Ref
-from lcm.model.access.identity import Caller, Verb, can_see
+from lcm.model.access.identity import Caller, Verb
+from lcm.model.access.learner import can_see
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Entry
 

@@ -4,7 +4,7 @@
 `Edit` is one object's change: its store operations, its events and its entry in the audit.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Generic, TypeVar
@@ -13,6 +13,7 @@ from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction, Origin, author
 from lcm.control.delivery import events
 from lcm.control.objects.archive import Dependents, find_archived, find_dependents, is_archived, is_dependent_key
 from lcm.control.objects.records import (
+    POOLS_CHANGED,
     Record,
     change_ops,
     creation_ops,
@@ -25,9 +26,10 @@ from lcm.control.objects.records import (
 )
 from lcm.control.plane.protocol import R, Ref
 from lcm.control.telemetry.state_alerts import follow_state
-from lcm.model.access.identity import PERMISSIONS, SERVICE, Caller, Role, Verb, can_see
+from lcm.model.access.identity import PERMISSIONS, SERVICE, Caller, Role, Verb
+from lcm.model.access.learner import can_manage, can_see
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Taken
+from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, StoreFull, Taken
 from lcm.model.base.event import Event, encode_event
 from lcm.store.base import Fence, Op, Store, check_commit
 from lcm.system.clock import new_id
@@ -84,6 +86,8 @@ class Writer:
     fence: Fence | None = None
     origin: Origin = LOCAL_ORIGIN
     record_ids: Callable[[], str] = new_id
+    record_commit: Callable[[StoreFull | None], object] = lambda _: None
+    """Called with the outcome of each commit, as far as it tells whether the store takes writes."""
     author: str = field(init=False)
     """The name by which an object's history mentions the caller."""
 
@@ -104,19 +108,29 @@ class Writer:
         if self.caller.role not in roles:
             raise Forbidden(f"a caller of role {self.caller.role} may not {what}")
 
+    def require_managed(self, resource: R, verb: str) -> None:
+        """Raise Forbidden if the caller sees an object as its learner only, and learners may not do this with it."""
+        if not can_manage(self.caller, resource, verb):
+            raise Forbidden(f"{resource.metadata.name} is another's to change: you may use it, not {verb} it")
+
     async def find(self, ref: Ref[R]) -> Record[R] | None:
         """Read a live object; None means that there is none for this caller."""
         record = await find_record(self.store, ref)
         return record if record is not None and can_see(self.caller, record.resource) else None
 
-    async def require(self, ref: Ref[R]) -> Record[R]:
-        """Read an object that is to be changed. Raise Gone when it is missing, IllegalStep when it is archived."""
+    async def require(self, ref: Ref[R], *, at: int | None = None) -> Record[R]:
+        """Read an object that is to be changed. Raise Gone when it is missing, IllegalStep when it is archived.
+
+        Raise Conflict when it is not at the revision `at`, if one is given.
+        """
         record = await self.find_anywhere(ref)
         if record is None:
             raise missing_error(ref)
         if is_archived(record):
             told = f"{ref.kind.__name__} {ref.name} in namespace {ref.namespace} has ended and is in the archive"
             raise IllegalStep(f"{told}: it can be read and deleted, not changed")
+        if at is not None and record.revision != at:
+            raise Conflict(record.key, wanted=at, found=record.revision)
         return record
 
     async def find_anywhere(self, ref: Ref[R]) -> Record[R] | None:
@@ -138,6 +152,7 @@ class Writer:
 
     def rehearse(self, edit: Edit[R], *ops: Op) -> R:
         """Check one object's change against the limits of a commit, without committing. Raise TooLarge or Invalid."""
+        self._require_managed([edit])
         events = [encode_event(event) for event in edit.events(self.clock.now())]
         check_commit(self._with_audit_record([*edit.ops(), *ops], [edit.audited_action()]), events, self.fence)
         return hide_secret_parts(edit.after)
@@ -146,8 +161,9 @@ class Writer:
         self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = (), reported: bool = False
     ) -> int:
         """Commit changes with the events they cause; return the revision. Reported changes are not audited."""
+        self._require_managed(edits)
         now = self.clock.now()
-        mine = [op for edit in edits for op in edit.ops()]
+        mine = ops_of(edits)
         means = [event for edit in edits for event in edit.events(now)]
         deeds = [] if reported else [edit.audited_action() for edit in edits]
         asked = {op.key for op in ops}
@@ -162,6 +178,11 @@ class Writer:
         return await retry_conflicts(
             attempt, unless=lambda error: error.key in asked or not is_dependent_key(error.key)
         )
+
+    def _require_managed(self, edits: Sequence[Edit[R]]) -> None:
+        for edit in edits:
+            if edit.before is not None:
+                self.require_managed(edit.before.resource, edit.audited_action().verb)
 
     async def _follow(self, edit: Edit[R], now: datetime) -> Dependents:
         """Return what changes with an object: all that hangs on one that is removed, else the alerts of its state."""
@@ -178,13 +199,31 @@ class Writer:
         if self.fence is not None:
             self.require_service("write under a lease")
         every = self._with_audit_record(ops, deeds, detail)
-        return await commit_ops(self.store, *every, events=events, fence=self.fence)
+        try:
+            revision = await commit_ops(self.store, *every, events=events, fence=self.fence)
+        except StoreFull as error:
+            self.record_commit(error)
+            raise
+        self.record_commit(None)
+        return revision
 
     def _with_audit_record(self, ops: Sequence[Op], deeds: Sequence[AuditedAction], detail: str = "") -> Sequence[Op]:
         if not deeds:
             return ops
         at, name, epoch = self.clock.now(), self.record_ids(), self.store.epoch
         return [*ops, make_record(self.caller, self.origin, deeds, at=at, name=name, epoch=epoch, detail=detail)]
+
+
+def ops_of(edits: Iterable[Edit[R]]) -> Sequence[Op]:
+    """Return the store operations of several changes.
+
+    All pools and templates of a namespace share one change marker; it is written once.
+    """
+    made = list[Op]()
+    for op in (one for edit in edits for one in edit.ops()):
+        if not (op.key.startswith(POOLS_CHANGED) and op in made):
+            made.append(op)
+    return made
 
 
 async def commit_ops(store: Store, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
@@ -195,7 +234,7 @@ async def commit_ops(store: Store, *ops: Op, events: Sequence[bytes] = (), fence
     try:
         return await store.commit(*ops, events=events, fence=fence)
     except Conflict as error:
-        if refused := await explain_conflict(store, error):
+        if refused := explain_conflict(error):
             raise refused from error
         raise
 

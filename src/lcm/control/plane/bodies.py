@@ -6,18 +6,31 @@ way round: one set of structs, so that they cannot differ.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Percent, Region, ShortText, ZoneName
+from lcm.model.access.identity import Role
+from lcm.model.base.resource import (
+    DEFAULT_NAMESPACE,
+    END,
+    Count,
+    Moment,
+    Name,
+    Part,
+    Percent,
+    Region,
+    ShortText,
+    ZoneName,
+)
 from lcm.model.kinds.console import Console
 from lcm.model.kinds.placement import MAX_ROWS, MAX_SESSIONS_PER_COMMIT, Assignment, SeatChange
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import Artifact, LabletSession
 from lcm.model.kinds.worker import WorkerTelemetry
-from lcm.model.money.billing import BillingInterval, CostTotal, sum_costs, sum_costs_by
+from lcm.model.money.billing import BillingInterval, CostTotal, Usd, sum_costs, sum_costs_by
+from lcm.model.money.ledger import MAX_ROWS_PER_PAGE, CostGroup
 from lcm.model.telemetry.alert import Alert
 from lcm.model.telemetry.measurement import FIGURES, with_sources
 from lcm.model.telemetry.observation import ResourceObservation
@@ -33,6 +46,12 @@ class OneQuery(Part):
     """The namespace of an object."""
 
     namespace: Name = DEFAULT_NAMESPACE
+
+
+class RehearsalQuery(OneQuery):
+    """The namespace of an object, and whether to change it."""
+
+    dry_run: Annotated[bool, Meta(description="show the outcome without writing anything")] = False
 
 
 class HistoryQuery(OneQuery):
@@ -65,12 +84,39 @@ class CostQuery(Part):
     with_intervals: Annotated[bool, Meta(description="false leaves the intervals out, which may be many")] = True
 
 
+class LedgerQuery(Part):
+    """Which costs to report by groups: of a month, or of a span, by default the last thirty days."""
+
+    by: Annotated[CostGroup, Meta(description="what costs are grouped by; a class is a reservation")] = CostGroup.TRACK
+    month: Annotated[
+        str, Meta(pattern=r"^(20[0-9]{2}-(0[1-9]|1[0-2]))?" + END, description="a month", examples=["2026-11"])
+    ] = ""
+    since: Annotated[Moment, Meta(description="from this moment on")] | None = None
+    until: Annotated[Moment, Meta(description="before this moment; what is ahead of now is a forecast")] | None = None
+    time_zone: Annotated[ZoneName, Meta(description="of the month and of days; UTC if it is left out")] = ""
+    owner: Annotated[_Text, Meta(description="of sessions of this owner only")] = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_ROWS_PER_PAGE, description="how many rows")] = 500
+    cursor: Annotated[str, Meta(max_length=200, description="`next` of the page before")] = ""
+
+
 class CalendarQuery(Part):
     """What to show: by default the next seven days, of all namespaces."""
 
     since: Annotated[Moment, Meta(description="from this moment on; now if it is left out")] | UnsetType = UNSET
     until: Annotated[Moment, Meta(description="before this moment, at most 62 days later")] | UnsetType = UNSET
     namespace: Annotated[Name, Meta(description="without it, all namespaces")] | UnsetType = UNSET
+
+
+class QuotaQuery(Part):
+    """Whose quotas: by default one's own."""
+
+    owner: Annotated[_Text, Meta(description="of this owner")] = ""
+    role: Annotated[Role, Meta(description="as which the owner is taken; user if it is left out")] | None = None
+    namespace: Annotated[_Text, Meta(description="in this namespace")] = ""
+    track: Annotated[_Text, Meta(description="on this track")] | None = None
+    everybody: Annotated[bool, Meta(description="all there are, page by page")] = False
+    limit: Annotated[int, Meta(ge=1, le=1000, description="the most owners of a page")] = 100
+    cursor: Annotated[_Text, Meta(description="`next` of the page before")] = ""
 
 
 class LabFile(str):
@@ -113,6 +159,7 @@ class DiscoveredInstance(Part):
     public_ip: str | None = None
     launched_at: Moment | None = None
     tags: Mapping[str, str] = {}
+    spot: bool = False
 
 
 class BulkImport(Part):
@@ -244,6 +291,40 @@ def cost_report(intervals: Sequence[BillingInterval], *, since: datetime, until:
         by_track=tuple(sum_costs_by(intervals, lambda one: one.lab_track, now)),
         intervals=tuple(intervals),
     )
+
+
+class BudgetLine(Part):
+    """The budget of a pool or a track for this month: its limit, what is spent, and what the month will cost in all.
+
+    `month_usd` counts the machines for everything that is promised. From `warn_usd` on people are warned.
+    """
+
+    kind: Literal["pool", "track"]
+    namespace: Name
+    name: ShortText
+    limit_usd: Usd
+    spent_usd: Usd
+    month_usd: Usd
+    warn_usd: Usd
+
+
+class BudgetList(msgspec.Struct, frozen=True):
+    """All monthly budgets of pools and tracks, pools first. Owners have theirs in their quotas."""
+
+    items: tuple[BudgetLine, ...]
+
+
+class ClassCost(Part):
+    """What the sessions of a reservation cost: those that left their workers, and those that have claims.
+
+    `unpriced` counts claims of which no price is known.
+    """
+
+    spent_usd: Usd
+    booked_usd: Usd
+    sessions_ended: Count
+    sessions_ahead: Count
+    unpriced: Count = 0
 
 
 class ScheduleRequest(Part):

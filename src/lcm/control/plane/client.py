@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from lcm.control.plane.batch import BatchAnswer, BatchRequest
 from lcm.control.plane.bodies import MEDIA, FileBytes
 from lcm.control.plane.client_streams import HttpWatch
 from lcm.control.plane.operation import GET, VARIABLE, Operation, Value
@@ -53,7 +54,7 @@ from lcm.model.base.machine import USER
 from lcm.model.base.resource import Status
 from lcm.model.base.selector import EVERYTHING, ObjectSelector, format_terms, parse_selector
 from lcm.model.kinds.registry import Resource
-from lcm.store.base import Fence, Lease
+from lcm.store.base import Fence, Lease, renew_each
 from lcm.system import clock
 
 _NO_NAMES: Final = ("", ".", "..")
@@ -179,14 +180,23 @@ class HttpPlane(Plane):
         answer = await self._write("POST", "/api/apply", _dry_run_query(dry_run=dry_run), body, seconds=seconds)
         return list(read_answer(answer, Results).results)
 
-    async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
+    async def batch(self, asked: BatchRequest, *, dry_run: bool = False, request: str | None = None) -> BatchAnswer:
+        query, seconds = _dry_run_query(dry_run=dry_run), self._connection.limits.apply_seconds
+        answer = await self._write("POST", "/api/batch", query, asked, request=request, seconds=seconds)
+        return read_answer(answer, BatchAnswer)
+
+    async def act(
+        self, ref: Ref[R], action: Action, *, at: int | None = None, dry_run: bool = False, request: str | None = None
+    ) -> R:
         name = type(action).__struct_config__.tag
         if not isinstance(action, ACTIONS.get(ref.kind.__name__, ())):  # the API has no path for it
             raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "use one of its actions"))
         path = f"{path_of(ref)}/{name}"
         query = namespace_query(ref) | _dry_run_query(dry_run=dry_run)
-        body = msgspec.structs.asdict(action)  # the path names the action
-        return read_answer(await self._write("POST", path, query, body, request=request), ref.kind)
+        # The path names the action. An older API may not know fields that have come since, so defaults are left out.
+        usual = {one.name: one.default for one in msgspec.structs.fields(action)}
+        body = {name: value for name, value in msgspec.structs.asdict(action).items() if value != usual[name]}
+        return read_answer(await self._write("POST", path, query, body, at=at, request=request), ref.kind)
 
     async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
         ref = ref_of(resource)
@@ -206,14 +216,17 @@ class HttpPlane(Plane):
             await asyncio.sleep(held.ttl_seconds * _LEASE_POLL_FRACTION)
             held = await self.lease(name)
 
-    async def renew(self, lease: Lease) -> None:
-        await self._write("POST", f"{_lease_path(lease.name)}/renew", {}, LeaseTerm(term=lease.term))
+    async def renew(self, *leases: Lease) -> None:
+        await renew_each(self._renew, leases)
 
     async def release(self, lease: Lease) -> None:
         await self._write("POST", f"{_lease_path(lease.name)}/release", {}, LeaseTerm(term=lease.term))
 
     async def lease(self, name: str) -> Lease | None:
         return read_answer(await self._connection.request(GET, _lease_path(name)), LeaseAnswer).lease
+
+    async def _renew(self, lease: Lease) -> None:
+        await self._write("POST", f"{_lease_path(lease.name)}/renew", {}, LeaseTerm(term=lease.term))
 
     async def close(self) -> None:
         """End every watch and close the connections, which planes `under` a fence share. May be repeated."""
@@ -268,8 +281,14 @@ def _address_of(operation: Operation, arguments: Mapping[str, Value]) -> tuple[s
     for name in operation.in_query:
         value = arguments[name]
         if value is not None:
-            query[name] = value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+            query[name] = _query_text(value)
     return path, query
+
+
+def _query_text(value: Value) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _segment_of(operation: Operation, about: Value) -> tuple[str, dict[str, str]]:

@@ -14,19 +14,22 @@ import msgspec
 
 from lcm.control.access.audit import LOCAL_ORIGIN, Origin
 from lcm.control.access.sealing import Sealer, Sealing
+from lcm.control.accounts.ledger import LedgerTurns
 from lcm.control.admission.admit import Admission, Draft, Quota, allow_all
 from lcm.control.admission.amend import patch_document
 from lcm.control.admission.references import check_unchanged, read_targets, reference_of
 from lcm.control.admission.topologies import LabGraphs
 from lcm.control.booking.calendar import Calendar
+from lcm.control.booking.changes import is_change
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
-from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.booking.promise import Promises
 from lcm.control.booking.quota import OwnerLimits
 from lcm.control.booking.step_records import NO_LIMITS, FleetSettings, records_for_step
 from lcm.control.delivery.sinks import NO_SINKS, SinkSettings, refuse_surplus
 from lcm.control.objects import deletion
 from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
+from lcm.control.objects.batch import AtomicBatch, run_each
 from lcm.control.objects.cache import Cache, fixed_chance
 from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
 from lcm.control.objects.records import Record, encode_change, key_of, with_reported_status
@@ -35,6 +38,8 @@ from lcm.control.objects.steps import is_removable, require_actor, take_step
 from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.views import ObjectViews
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
+from lcm.control.plane.batch import LONGEST_BATCH, ActionItem, BatchAnswer, BatchItem, BatchRequest
+from lcm.control.plane.leases import wait_until_vacant
 from lcm.control.plane.local_operations import LocalOperations
 from lcm.control.plane.operation import Operation
 from lcm.control.plane.protocol import (
@@ -43,7 +48,6 @@ from lcm.control.plane.protocol import (
     Applied,
     Document,
     Extend,
-    LeaseLine,
     Listing,
     Plane,
     R,
@@ -55,15 +59,16 @@ from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
 from lcm.control.telemetry.report_commits import ReportCommits
 from lcm.control.upkeep.store_health import ALERT_PERCENT, StoreHealth
-from lcm.model.access.identity import SEES_ALL, Caller, Role, Verb
-from lcm.model.access.secret import show_fingerprints
+from lcm.model.access.identity import SEES_ALL, Caller, Verb
+from lcm.model.access.learner import show_to
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
-from lcm.model.base.errors import Conflict, Fault, Invalid
+from lcm.model.base.errors import Conflict, Fault, Invalid, TooLarge
 from lcm.model.base.resource import API_VERSION, Status
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import parse_document
@@ -72,37 +77,9 @@ from lcm.model.telemetry.measurement import UsageThresholds
 from lcm.model.topology.node_definitions import NodeSize
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
-from lcm.store.base import ABSENT, LEASES_PREFIX, CheckRevision, Fence, Lease, Op, Store, scan_all
+from lcm.store.base import ABSENT, CheckRevision, Fence, Lease, Op, Store
 from lcm.store.codec import is_from_newer
 from lcm.system.clock import new_id
-
-
-async def wait_until_vacant(store: Store, name: str) -> None:
-    """Wait until a lease's holder no longer has it. Raise Relist when its history can no longer be followed."""
-    key = LEASES_PREFIX + name
-    found = await scan_all(store, key)
-    if all(entry.key != key for entry in found.entries):
-        return
-    async with store.watch(key, after=found.revision) as watch:
-        async for changed in watch:
-            if any(change.key == key and change.entry is None for change in changed.changes):
-                return
-
-
-class StoreLeases(LeaseLine):
-    """Keeps leases by a store itself, for who keeps them beside the loop with a connection of its own."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def renew(self, lease: Lease) -> None:
-        await self._store.renew(lease)
-
-    async def lease(self, name: str) -> Lease | None:
-        return await self._store.lease(name)
-
-    async def wait_until_vacant(self, name: str) -> None:
-        await wait_until_vacant(self._store, name)
 
 
 class ControlPlane:
@@ -138,12 +115,11 @@ class ControlPlane:
         asks from. `judgement` decides when workers count as idle where the SystemSettings object says nothing. `fleet`
         says how many licence seats there are and what machines cost. With `terms`, slots are promised when they are
         booked; the calendar of `promises` must run. Without it, no promises. `limits` bound what one owner may book.
-        `artifacts` keeps the lab files that
-        complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
-        use of labs is to be reviewed, where the SystemSettings object says nothing. `node_sizes` are the sizes of nodes
-        that this installation declares. `thresholds` say what usage of workers is too high, likewise. `sinks` says
-        what sinks may reach, and which are always there. `store_alert_percent` says how full the store may be before
-        that is an alert; `quota_bytes` is what the lab files of one author may hold.
+        `artifacts` keeps the lab files that complete new definitions, and the files that sessions leave; without it no
+        file is read. `review` says when the use of labs is to be reviewed, where the SystemSettings object says
+        nothing. `node_sizes` are the sizes of nodes that this installation declares. `thresholds` say what usage of
+        workers is too high, likewise. `sinks` says what sinks may reach, and which are always there.
+        `store_alert_percent` says from where on a full store is an alert; `quota_bytes` bounds an author's lab files.
         """
         self.store = store
         self.clock = clock
@@ -160,14 +136,14 @@ class ControlPlane:
         self._defaults = defaults
         self.views = ObjectViews()
         self.report_commits = ReportCommits()
+        self.ledgers = LedgerTurns()
         self.health = StoreHealth(store, clock=clock, alert_percent=store_alert_percent)
         """What is known about the store itself; somebody must run it."""
         self.promises: Promises | None = None
         """Promises slots to bookings; None when this control plane makes no promises."""
         if terms is not None:
-            calendar = Calendar(
-                self.plane_for(deletion.PLANE_CALLER), terms=terms, licences=fleet.seats, prices=fleet.prices
-            )
+            plane, seats, prices = self.plane_for(deletion.PLANE_CALLER), fleet.seats, fleet.prices
+            calendar = Calendar(plane, terms=terms, licences=seats, prices=prices, clock=clock)
             self.promises = Promises(store, calendar, clock=clock, chance=chance, limits=limits)
 
     @property
@@ -186,7 +162,7 @@ class ControlPlane:
 
     def writer_for(self, caller: Caller, origin: Origin = LOCAL_ORIGIN, fence: Fence | None = None) -> Writer:
         """Return the writer of one caller, for what is no object."""
-        return Writer(self.store, self.clock, caller, fence, origin, self.record_ids)
+        return Writer(self.store, self.clock, caller, fence, origin, self.record_ids, self.health.record_commit)
 
     async def quota(self, caller: Caller, made: Sequence[Resource]) -> Sequence[Op]:
         """Ask whether these objects may be created. Raise Refused, or return operations that join the commit."""
@@ -211,6 +187,11 @@ class ControlPlane:
         if kind is not None:
             said = {"api_version": API_VERSION, "kind": kind.__name__, **said}
         return read_with_faults(faults, self.with_defaults(said, onto))
+
+    def amend(self, stored: Resource, patch: Document) -> Resource:
+        """Return a stored object with a document merged into it. Raise Invalid."""
+        sealed, faults = self.sealing.seal_raw(patch, type(stored))
+        return read_with_faults(faults, self.with_defaults(patch_document(stored, sealed)))
 
     def with_defaults(self, document: Document, onto: Resource | None = None) -> Document:
         """Return a document with the configured defaults beneath it, or those in force when `onto` was made."""
@@ -267,6 +248,7 @@ class LocalPlane(Plane):
         self._writer.require_permission(Verb.WRITE, type(resource))
         resource = self._core.sealing.seal_typed(resource)
         asked = self._idempotent_request(request, "create", resource)
+        await self._admission.read_ahead(resource)
 
         async def attempt() -> R:
             if asked is not None and (earlier := await asked.find_earlier_answer(self._writer, ref_of(resource))):
@@ -307,13 +289,7 @@ class LocalPlane(Plane):
         )
 
     async def patch(self, ref: Ref[R], document: Document, *, at: int | None = None, dry_run: bool = False) -> R:
-        sealed, faults = self._core.sealing.seal_raw(document, ref.kind)
-        return await self._change(
-            ref,
-            lambda stored: read_with_faults(faults, self._core.with_defaults(patch_document(stored, sealed))),
-            at=at,
-            dry_run=dry_run,
-        )
+        return await self._change(ref, lambda stored: self._core.amend(stored, document), at=at, dry_run=dry_run)
 
     async def delete(self, ref: Ref[R], *, at: int | None = None, dry_run: bool = False) -> R:
         self._writer.require_permission(Verb.WRITE, ref.kind)
@@ -323,23 +299,47 @@ class LocalPlane(Plane):
         application = Applier(self._writer, self._admission, self._core.quota, self._core.read, self._core.promises)
         return await application.run(documents, dry_run=dry_run)
 
-    async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
+    async def batch(self, asked: BatchRequest, *, dry_run: bool = False, request: str | None = None) -> BatchAnswer:
+        if len(asked.items) > LONGEST_BATCH:
+            raise TooLarge(f"{len(asked.items)} items at once; the limit is {LONGEST_BATCH}")
+        if asked.mode == "each":
+            return await run_each(self, self._core.read, asked, dry_run=dry_run, request=request)
+        core, promises = self._core, self._core.promises
+        asked = msgspec.structs.replace(asked, items=tuple(map(self._with_sealed_action, asked.items)))
+        work = AtomicBatch(
+            self._writer, self._admission, core.quota, core.read, core.amend, self._show, core.ids, promises
+        )
+        return await work.run(asked, dry_run=dry_run, once=self._idempotent_request(request, "batch", asked))
+
+    async def act(
+        self, ref: Ref[R], action: Action, *, at: int | None = None, dry_run: bool = False, request: str | None = None
+    ) -> R:
         self._writer.require_permission(Verb.ACT, ref.kind)
-        action = self._core.sealing.keep_sealed(None, self._core.sealing.seal_typed(action))
+        action, verb = self._sealed(action), str(type(action).__struct_config__.tag)
         asked = self._idempotent_request(request, ref.key, action)
+        if is_change(ref.kind, action):
+            return await self._operations.change_booking(ref, action, at=at, dry_run=dry_run, asked=asked)
 
         async def attempt() -> R:
             if asked is not None and (earlier := await asked.find_earlier_answer(self._writer, ref)):
                 return earlier.resource
-            record = await self._writer.require(ref)
+            record = await self._writer.require(ref, at=at)
+            self._writer.require_managed(record.resource, verb)
             longest = await self._longest_duration(record, action)
             now, author = self._core.clock.now(), self._writer.author
             after = perform_action(record.resource, action, now=now, author=author, longest=longest, ids=self._core.ids)
             promised = await self._promise_extension(record.resource, after)
-            verb = str(type(action).__struct_config__.tag)
             return after if dry_run else await self._write_action(Edit(record, after, verb=verb), asked, *promised)
 
-        return self._show(await retry_conflicts(attempt, unless=lambda _: False))
+        return self._show(await retry_conflicts(attempt, unless=lambda error: at == error.wanted))
+
+    def _sealed(self, action: Action) -> Action:
+        """Return an action without secrets in clear."""
+        return self._core.sealing.keep_sealed(None, self._core.sealing.seal_typed(action))
+
+    def _with_sealed_action(self, item: BatchItem) -> BatchItem:
+        sealed = self._sealed(item.action) if isinstance(item, ActionItem) else None
+        return msgspec.structs.replace(item, action=sealed) if sealed is not None else item
 
     async def step(self, resource: R, status: Status, *, reason: str = "", reported: bytes = b"") -> R:
         """Do what the plane's `step` does. `reported` is the status as it was sent: its unknown fields are kept."""
@@ -348,9 +348,7 @@ class LocalPlane(Plane):
         key, wanted = key_of(resource), resource.metadata.resource_version
 
         async def attempt() -> R:
-            record = await self._writer.require(ref_of(resource))
-            if record.revision != wanted:
-                raise Conflict(record.key, wanted=wanted, found=record.revision)
+            record = await self._writer.require(ref_of(resource), at=wanted)
             return await self._step(record, status, reason, reported)
 
         return await retry_conflicts(attempt, unless=lambda error: error.key == key)
@@ -363,9 +361,9 @@ class LocalPlane(Plane):
         self._writer.require_service("read leases")
         await wait_until_vacant(self._core.store, name)
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, *leases: Lease) -> None:
         self._writer.require_service("renew leases")
-        await self._core.store.renew(lease)
+        await self._core.store.renew(*leases)
 
     async def release(self, lease: Lease) -> None:
         self._writer.require_service("release leases")
@@ -406,9 +404,7 @@ class LocalPlane(Plane):
         self._writer.require_permission(Verb.WRITE, ref.kind)
 
         async def attempt() -> R:
-            record = await self._writer.require(ref)
-            if at is not None and record.revision != at:
-                raise Conflict(record.key, wanted=at, found=record.revision)
+            record = await self._writer.require(ref, at=at)
             document = wanted(record.resource)
             assert isinstance(document, type(record.resource)), "it was read as this kind"
             draft = await self._admission.admit_change(record, document)
@@ -424,8 +420,8 @@ class LocalPlane(Plane):
         )
 
     def _show(self, resource: R) -> R:
-        """Return an object as the caller sees it: only services, which use secrets, see sealed texts."""
-        return resource if self.caller.role is Role.SERVICE else show_fingerprints(resource)
+        """Return an object as the caller sees it."""
+        return show_to(self.caller, resource)
 
     async def _promise_seats(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op]]:
         """Return a new booking's draft with its seats, and the operations that promise them."""
@@ -434,6 +430,8 @@ class LocalPlane(Plane):
         found = await self._core.promises.promise_bookings([draft.edit.after], [draft.target])
         (made,) = found.made
         assert isinstance(made, type(draft.edit.after))
+        if self._core.promises.quota is not None and found.ops:
+            self._core.promises.quota.check_prices(self.caller, found.made)
         return dataclasses.replace(draft, edit=dataclasses.replace(draft.edit, after=made)), found.ops
 
     async def _promise_extension(self, before: R, after: R) -> Sequence[Op]:
@@ -446,12 +444,11 @@ class LocalPlane(Plane):
     async def _retry_in_turn(
         self, resource: R, attempt: Callable[[], Awaitable[R]], *, unless: Callable[[Conflict], bool]
     ) -> R:
-        """Retry as `retry_conflicts` does; if seats are chosen or limits checked, wait for the booking's turn first."""
+        """Retry as `retry_conflicts` does; a booking waits for its turn first."""
         promises = self._core.promises
-        owners = promises.limited_owners(self.caller, [resource]) if promises else ()
-        if promises is None or not (owners or has_slot(resource)):
+        if promises is None or not isinstance(resource, LabletSession | Reservation):
             return await retry_conflicts(attempt, unless=unless)
-        async with promises.lock_guards([resource], owners):
+        async with promises.lock_guards([resource], promises.quota_keys(self.caller, [resource])):
             return await retry_conflicts(attempt, unless=unless, pause=promises.back_off)
 
     async def _write_action(self, edit: Edit[R], asked: IdempotentRequest | None, *ops: Op) -> R:
@@ -474,7 +471,9 @@ class LocalPlane(Plane):
                 return timedelta(minutes=target.spec.max_duration_minutes)
         return None
 
-    def _idempotent_request(self, given: str | None, verb: str, asked: Resource | Action) -> IdempotentRequest | None:
+    def _idempotent_request(
+        self, given: str | None, verb: str, asked: Resource | Action | BatchRequest
+    ) -> IdempotentRequest | None:
         return None if given is None else IdempotentRequest.of(self.caller, given, verb, asked, self._core.sealing)
 
 

@@ -7,29 +7,49 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lcm.control.accounts.costs import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
 from lcm.control.admission import topologies
 from lcm.control.admission.admit import Admission
-from lcm.control.booking import calendar_view, reservations, seat_moves, slots
+from lcm.control.booking import (
+    budget_watch,
+    calendar_view,
+    cost_report,
+    pool_changes,
+    pools,
+    quota_view,
+    reservations,
+    seat_moves,
+    slots,
+)
 from lcm.control.booking import explain as explaining
 from lcm.control.booking import schedule as scheduling
+from lcm.control.booking.changes import BookingChanges
 from lcm.control.booking.promise import Promises
 from lcm.control.objects import consoles, session_files, uploads
 from lcm.control.objects.imports import WorkerImport
 from lcm.control.objects.records import CODEC, DELETED_SESSIONS, NAME
+from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.writer import Writer, retry_conflicts
-from lcm.control.plane.bodies import BulkImport, Imported, Sample
+from lcm.control.plane.bodies import BudgetLine, BulkImport, ClassCost, Imported, LedgerQuery, QuotaQuery, Sample
 from lcm.control.plane.operations import EARLIEST, PlaneOperations
-from lcm.control.plane.protocol import DefinitionRef, R, Ref, SessionRef, WorkerRef
+from lcm.control.plane.protocol import Action, DefinitionRef, R, Ref, SessionRef, WorkerRef
 from lcm.control.telemetry import alerts, idleness, reports
 from lcm.control.telemetry import observations as observing
+from lcm.model.access.identity import Role
 from lcm.model.base.errors import Fault, Invalid, Refused
 from lcm.model.kinds.console import Console
 from lcm.model.kinds.placement import (
     Assignment,
     CalendarView,
     Explanation,
+    PoolChange,
+    PoolExplanation,
+    PoolHeadroom,
+    PoolPauseRequest,
+    PoolScaleRequest,
     PortRequest,
     PreviewRequest,
     SeatChange,
@@ -41,7 +61,9 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
 from lcm.model.kinds.worker import IdleVerdict, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
+from lcm.model.money.ledger import CostGroup, CostLedger
 from lcm.model.money.licences import LicenceLedger
+from lcm.model.money.quotas import QuotaPage
 from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.model.telemetry.learning import ObservationReport
 from lcm.model.telemetry.observation import ResourceObservation
@@ -86,9 +108,54 @@ class LocalOperations(PlaneOperations):
     async def free_licence(self, worker_id: str) -> None:
         await retry_conflicts(lambda: free_seat(self._writer, worker_id), unless=lambda _: False)
 
+    async def quotas(
+        self,
+        *,
+        owner: str = "",
+        role: Role | None = None,
+        namespace: str = "",
+        track: str | None = None,
+        everybody: bool = False,
+        limit: int = 100,
+        cursor: str = "",
+    ) -> QuotaPage:
+        about = QuotaQuery(owner=owner, role=role, namespace=namespace, track=track)
+        asked = msgspec.structs.replace(about, everybody=everybody, limit=limit, cursor=cursor)
+        return await quota_view.list_quotas(self._writer, self._promises, asked)
+
     async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
         _check_span(since, until)
         return await read_costs(self._core.store, since=since, until=until, now=self._core.clock.now())
+
+    async def budgets(self) -> Sequence[BudgetLine]:
+        return await budget_watch.list_budgets(self._core.store, self._promises, self._core.clock.now())
+
+    async def ledger(
+        self,
+        *,
+        by: CostGroup = CostGroup.TRACK,
+        month: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+        time_zone: str = "",
+        owner: str = "",
+        limit: int = 500,
+        cursor: str = "",
+    ) -> CostLedger:
+        query = LedgerQuery(
+            by=by,
+            month=month,
+            since=since,
+            until=until,
+            time_zone=time_zone,
+            owner=owner,
+            limit=limit,
+            cursor=cursor,
+        )
+        return await cost_report.report_costs(self._writer, self._core.ledgers, self._core.promises, query)
+
+    async def class_cost(self, ref: Ref[Reservation]) -> ClassCost:
+        return await cost_report.report_class_cost(self._writer, self._core.promises, ref)
 
     async def preview(self, wish: PreviewRequest) -> Explanation:
         return await explaining.preview(self._writer, self._promises, wish)
@@ -111,12 +178,45 @@ class LocalOperations(PlaneOperations):
     async def allocate_ports(self, ref: SessionRef, wish: PortRequest) -> LabletSession:
         return await scheduling.allocate_ports(self._writer, await self._promises_about(ref), ref, wish)
 
+    async def headroom(self, pool: Ref[LabWorkerPool]) -> PoolHeadroom:
+        return await pools.read_headroom(self._writer, await self._promises_about(pool), pool)
+
+    async def explain_pool(self, ref: Ref[LabWorkerPool]) -> PoolExplanation:
+        return await pools.explain_pool(self._writer, ref)
+
+    async def pause_pool(self, ref: Ref[LabWorkerPool], wish: PoolPauseRequest, *, dry_run: bool = False) -> PoolChange:
+        change = pool_changes.PoolChanges(
+            self._writer, await self._promises_about(ref), self._admission, self._core.ids
+        )
+        return await change.pause(ref, wish, dry_run=dry_run)
+
+    async def resume_pool(self, ref: Ref[LabWorkerPool], *, dry_run: bool = False) -> LabWorkerPool:
+        return await pool_changes.resume_pool(self._writer, ref, dry_run=dry_run)
+
+    async def scale_pool(self, ref: Ref[LabWorkerPool], wish: PoolScaleRequest, *, dry_run: bool = False) -> PoolChange:
+        change = pool_changes.PoolChanges(
+            self._writer, await self._promises_about(ref), self._admission, self._core.ids
+        )
+        return await change.scale(ref, wish, dry_run=dry_run)
+
     async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
         await seat_moves.reseat(self._writer, await self._promises_about(pool), pool, changes)
 
     async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
         promises = await self._promises_about(ref)
         return await reservations.fulfil(self._writer, promises, ref, numbers, ids=self._core.ids)
+
+    async def change_booking(
+        self, ref: Ref[R], action: Action, *, at: int | None, dry_run: bool, asked: IdempotentRequest | None
+    ) -> R:
+        """Perform an action of a class, or the move of a session. Raise Forbidden for one whose learner asks it."""
+        self._writer.require_managed(
+            (await self._writer.require(ref)).resource, str(type(action).__struct_config__.tag)
+        )
+        work = BookingChanges(self._writer, await self._promises_about(ref))
+        made = await work.run(ref, action, at=at, dry_run=dry_run, asked=asked)
+        assert isinstance(made, ref.kind), "it is the same booking"
+        return made
 
     async def observations(self, ref: DefinitionRef) -> ObservationReport:
         return await observing.observation_report(self._writer, ref)

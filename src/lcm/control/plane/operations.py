@@ -14,49 +14,39 @@ from typing import TYPE_CHECKING, Any, Final
 from lcm.control.plane.bodies import (
     AlertList,
     AlertQuery,
+    BudgetLine,
+    BudgetList,
     BulkImport,
-    CalendarQuery,
-    ClaimNumbers,
+    ClassCost,
     ClearAlertQuery,
     CostQuery,
     CostReport,
     HistoryQuery,
     Imported,
-    MadeSessions,
+    LedgerQuery,
     MetricsReport,
+    QuotaQuery,
     Sample,
-    ScheduleRequest,
-    SeatChanges,
     WorkerHistory,
     metrics_report_of,
     telemetry_of,
 )
+from lcm.control.plane.booking_operations import NO_PROMISES, PlacementOperations, PoolOperations
 from lcm.control.plane.lab_operations import LabOperations
 from lcm.control.plane.operation import DELETE, GET, POST, Operation, OperationGroup, Permission, may
-from lcm.model.access.identity import SEES_ALL, SERVICE, STAFF, Verb
-from lcm.model.kinds.placement import (
-    Assignment,
-    CalendarView,
-    Explanation,
-    PortRequest,
-    PreviewRequest,
-    SeatChange,
-    SlotOffers,
-    SlotRequest,
-)
-from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.access.identity import BOOKERS, COST_READERS, SEES_ALL, SERVICE, STAFF, Role, Verb
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
+from lcm.model.money.ledger import CostGroup, CostLedger
 from lcm.model.money.licences import LicenceLedger
+from lcm.model.money.quotas import QuotaPage
 from lcm.model.telemetry.alert import Alert, AlertFinding
 
 if TYPE_CHECKING:
-    from lcm.control.plane.protocol import Ref, SessionRef, WorkerRef
+    from lcm.control.plane.protocol import Ref, WorkerRef
 
 EARLIEST: Final = datetime.fromtimestamp(0, UTC)
-_NO_PROMISES: Final = (409,)
 """Answered where the control plane makes no promises, so that there is nothing to show."""
 
 
@@ -155,10 +145,36 @@ class FleetOperations(OperationGroup):
 
     @Operation(
         GET,
+        "/api/quotas",
+        "listQuotas",
+        "Read what owners, namespaces and tracks may have, have, and have left",
+        Permission(BOOKERS, "read quotas"),
+        query=QuotaQuery,
+        answer=QuotaPage,
+        also=NO_PROMISES,
+    )
+    async def quotas(
+        self,
+        *,
+        owner: str = "",
+        role: Role | None = None,
+        namespace: str = "",
+        track: str | None = None,
+        everybody: bool = False,
+        limit: int = 100,
+        cursor: str = "",
+    ) -> QuotaPage:
+        """Return the caller's quotas, those of an owner, of a namespace or a track in all, or a page of all there are.
+
+        Raise Forbidden for anybody's but one's own, unless the caller is of the staff.
+        """
+
+    @Operation(
+        GET,
         "/api/costs",
         "listCosts",
         "Read what workers cost",
-        Permission(SEES_ALL, "read what workers cost"),
+        Permission(COST_READERS, "read what workers cost"),
         query=CostQuery,
         answer=CostReport,
         answer_field="intervals",
@@ -166,129 +182,57 @@ class FleetOperations(OperationGroup):
     async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
         """List what workers cost in a span, by worker and time. Each interval is cut to the span."""
 
-
-class PlacementOperations(OperationGroup):
-    """Placement and booking, for people, the scheduler and the pool controller."""
-
-    @Operation(
-        POST,
-        "/api/placement/preview",
-        "previewPlacement",
-        "Show what would become of a booking, without making it",
-        may(Verb.READ, LabletSession),
-        body=PreviewRequest,
-        answer=Explanation,
-        read_only=True,
-    )
-    async def preview(self, wish: PreviewRequest) -> Explanation:
-        """Explain what would happen to a booking, without making it."""
-
-    @Operation(
-        POST,
-        "/api/placement/slots",
-        "listSlots",
-        "Show which starts of a booking would be accepted, and at what price",
-        may(Verb.READ, LabletSession),
-        body=SlotRequest,
-        answer=SlotOffers,
-        read_only=True,
-        also=_NO_PROMISES,
-    )
-    async def slots(self, wish: SlotRequest) -> SlotOffers:
-        """Return which starts of a booking would be accepted if they were booked now. Raise Refused as `create` does.
-
-        Raise Invalid when it asks about more than MAX_SLOTS starts.
-        """
-
     @Operation(
         GET,
-        "/api/lablet-sessions/{id}/explanation",
-        "explainLabletSession",
-        "Explain why a session is where it is, or what it waits for",
-        may(Verb.READ, LabletSession),
-        kind=LabletSession,
-        answer=Explanation,
-        also=_NO_PROMISES,
-    )
-    async def explain(self, ref: "SessionRef") -> Explanation:
-        """Explain why a session is where it is, or what it waits for, with the answer of every worker and seat."""
-
-    @Operation(
-        GET,
-        "/api/calendar",
-        "getCalendar",
-        "Show planned workers, and workers outside of pools, over time",
-        may(Verb.READ, LabletSession),
-        query=CalendarQuery,
-        answer=CalendarView,
-        also=_NO_PROMISES,
-    )
-    async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
-        """Return seats, and workers outside of pools, over time. Bookings of others are shown without their names."""
-
-    @Operation(
-        POST,
-        "/api/internal/lablet-sessions/{id}/schedule",
-        "scheduleLabletSession",
-        "Put a session onto a worker or a planned worker",
-        may(Verb.STEP, LabletSession),
-        kind=LabletSession,
-        body=ScheduleRequest,
-        answer=LabletSession,
-    )
-    async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
-        """Put a session where the scheduler decided, at exactly its revision: claim, ports and time at once.
-
-        With a worker, the session becomes SCHEDULED with ports. With a seat alone, its claim is kept there, and a
-        session with a slot becomes SCHEDULED too. Raise NoRoom when it does not fit by what the plane knows, and
-        Conflict when another write came first: read again and decide again.
-        """
-
-    @Operation(
-        POST,
-        "/api/internal/lablet-sessions/{id}/allocate-ports",
-        "allocateLabletSessionPorts",
-        "Allocate the ports of a session that has a worker",
-        may(Verb.STEP, LabletSession),
-        kind=LabletSession,
-        body=PortRequest,
-        body_needed=False,
-        answer=LabletSession,
-    )
-    async def allocate_ports(self, ref: "SessionRef", wish: PortRequest) -> LabletSession:
-        """Allocate ports to a session that has a worker; ports it has already are kept. May be repeated."""
-
-    @Operation(
-        POST,
-        "/api/internal/worker-pools/{id}/reseat",
-        "reseatLabWorkerPool",
-        "Move claims of a pool to other planned workers",
-        may(Verb.STEP, LabWorkerPool),
-        kind=LabWorkerPool,
-        body=SeatChanges,
-    )
-    async def reseat(self, pool: "Ref[LabWorkerPool]", changes: Sequence[SeatChange]) -> None:
-        """Move claims that have no worker yet to other seats, all or none.
-
-        Raise NoRoom and Conflict as `schedule` does.
-        """
-
-    @Operation(
-        POST,
-        "/api/internal/reservations/{id}/sessions",
-        "fulfilReservation",
-        "Make the sessions that take over some of a reservation's claims",
-        may(Verb.STEP, Reservation),
-        kind=Reservation,
-        body=ClaimNumbers,
-        answer=MadeSessions,
+        "/api/budgets",
+        "listBudgets",
+        "Read the monthly budgets of pools and tracks: what is spent, and what the month will cost",
+        Permission(COST_READERS, "read budgets"),
+        answer=BudgetList,
         answer_field="items",
+        also=NO_PROMISES,
     )
-    async def fulfil(self, ref: "Ref[Reservation]", *numbers: int) -> Sequence[LabletSession]:
-        """Create the sessions that take over some of a reservation's claims, in one commit; at most FULFILLED_AT_ONCE.
+    async def budgets(self) -> Sequence[BudgetLine]:
+        """List the monthly budgets of pools and tracks, by the forecast by which bookings are refused."""
 
-        May be repeated: it returns the same sessions, except for those that are gone.
+    @Operation(
+        GET,
+        "/api/costs/ledger",
+        "getCostLedger",
+        "Read what sessions cost by session, class, owner, track, definition, pool, worker or day",
+        Permission(BOOKERS, "read what sessions cost"),
+        query=LedgerQuery,
+        answer=CostLedger,
+    )
+    async def ledger(
+        self,
+        *,
+        by: CostGroup = CostGroup.TRACK,
+        month: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+        time_zone: str = "",
+        owner: str = "",
+        limit: int = 500,
+        cursor: str = "",
+    ) -> CostLedger:
+        """Return a page of what groups of sessions cost in a month or span, what nobody used, and what is booked.
+
+        Who does not see the fleet sees what the own sessions cost. Raise Invalid for a span that there is not,
+        Forbidden for groups of machines, Throttled when too many ask at once.
         """
+
+    @Operation(
+        GET,
+        "/api/reservations/{id}/cost",
+        "getReservationCost",
+        "Read what the sessions of a reservation cost, and will cost",
+        may(Verb.READ, Reservation),
+        kind=Reservation,
+        answer=ClassCost,
+    )
+    async def class_cost(self, ref: "Ref[Reservation]") -> ClassCost:
+        """Return what the sessions of a reservation cost: those that are over, and those that have claims."""
 
 
 class ReportOperations(OperationGroup):
@@ -341,5 +285,7 @@ class ReportOperations(OperationGroup):
         """
 
 
-class PlaneOperations(MeasurementOperations, FleetOperations, PlacementOperations, LabOperations, ReportOperations):
+class PlaneOperations(
+    MeasurementOperations, FleetOperations, PlacementOperations, PoolOperations, LabOperations, ReportOperations
+):
     """All operations."""

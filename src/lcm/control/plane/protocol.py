@@ -13,8 +13,9 @@ reading shows whether it happened, and a create or an action with a `request` an
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
+from lcm.control.plane.booking_actions import Move, Resize, SetLearners, Skip, Swap
 from lcm.control.plane.operations import PlaneOperations
 from lcm.model.access.identity import Caller
 from lcm.model.base.resource import (
@@ -23,6 +24,7 @@ from lcm.model.base.resource import (
     Minutes,
     Name,
     Part,
+    Positive,
     SecretRef,
     SecretUse,
     ShortText,
@@ -32,9 +34,13 @@ from lcm.model.base.resource import (
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Kind, Resource
+from lcm.model.kinds.saved_lab import SaveName
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, LicenseFlavour
 from lcm.store.base import Fence, Lease
+
+if TYPE_CHECKING:
+    from lcm.control.plane.batch import BatchAnswer, BatchRequest
 
 R = TypeVar("R", bound=Resource)
 PAGE_SIZE: Final = 500
@@ -179,9 +185,11 @@ class RemoveLab(Part, tag_field="action", tag="remove-lab"):
 
 
 class Extend(Part, tag_field="action", tag="extend"):
-    """Make a session end later, by this many minutes."""
+    """Make a session or a class end later, by this many minutes; of a series all that is left of it, or a part."""
 
     minutes: Minutes
+    occurrence: Positive | None = None
+    onward: bool = False
 
 
 class Terminate(Part, tag_field="action", tag="terminate"):
@@ -197,16 +205,26 @@ class ObserveResources(Part, tag_field="action", tag="observe-resources"):
     """
 
 
+class Save(Part, tag_field="action", tag="save"):
+    """Request that a running lab is saved as it is, with the configurations of its nodes; it runs on meanwhile.
+
+    The session shows the file, or why there is none. Without `name` saves are numbered. The newest are kept.
+    """
+
+    name: SaveName | None = None
+
+
 WorkerAction = Drain | Undrain | Pause | Resume | Snooze | License | Telemetry | RemoveLab
-SessionAction = Extend | Terminate | ObserveResources
-Action = WorkerAction | SessionAction
+SessionAction = Extend | Terminate | ObserveResources | Save | Move
+ReservationAction = Move | Extend | Skip | Resize | SetLearners | Swap
+Action = WorkerAction | SessionAction | ReservationAction
 
 
 class LeaseLine(Protocol):
     """Where the holder of a lease keeps it: a plane, or a connection of its own."""
 
-    async def renew(self, lease: Lease) -> None:
-        """Restart a lease's time to live. Raises Deposed when it is over."""
+    async def renew(self, *leases: Lease) -> None:
+        """Restart leases' times to live. Raises Deposed when one is over; the others are restarted all the same."""
         ...
 
     async def lease(self, name: str) -> Lease | None:
@@ -294,8 +312,22 @@ class Plane(PlaneOperations, ABC):
         """
 
     @abstractmethod
-    async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
-        """Perform one of an object's actions. Raise IllegalStep when its phase has no such step."""
+    async def batch(self, asked: "BatchRequest", *, dry_run: bool = False, request: str | None = None) -> "BatchAnswer":
+        """Do many things in one call, and answer for each; nothing raises that concerns one item only.
+
+        In mode `each` the items are done one after another. In mode `all` they are one commit: if one of them may not
+        be done, none is. Raise Invalid for what one commit cannot do, TooLarge for more than it holds, before anything
+        is done. Repeated with the same `request`, what was done is not done again.
+        """
+
+    @abstractmethod
+    async def act(
+        self, ref: Ref[R], action: Action, *, at: int | None = None, dry_run: bool = False, request: str | None = None
+    ) -> R:
+        """Perform one of an object's actions. Raise IllegalStep when its phase has no such step.
+
+        `at` requires that revision. Moves, extensions and more seats are promised as bookings are, or refused.
+        """
 
     @abstractmethod
     async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
@@ -318,8 +350,8 @@ class Plane(PlaneOperations, ABC):
         """
 
     @abstractmethod
-    async def renew(self, lease: Lease) -> None:
-        """Restart a lease's time to live."""
+    async def renew(self, *leases: Lease) -> None:
+        """Restart leases' times to live, by the store's contract."""
 
     @abstractmethod
     async def release(self, lease: Lease) -> None:

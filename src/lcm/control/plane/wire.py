@@ -12,10 +12,11 @@ import msgspec
 
 from lcm.control.access.audit import AuditRecord
 from lcm.control.plane.problems import Problem
-from lcm.control.plane.protocol import Action, Applied, Document, SessionAction, WorkerAction
+from lcm.control.plane.protocol import Action, Applied, Document, ReservationAction, SessionAction, WorkerAction
 from lcm.model.access.identity import AccessToken, Role, Subject
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import Count, Moment, Name, Part, Positive, Text, shorten_text
+from lcm.model.base.resource import Count, Moment, Name, Part, Positive, ShortText, Text, shorten_text
+from lcm.model.kinds.session import Email
 from lcm.model.kinds.sink import SinkSpec, SinkStatus
 from lcm.store.base import Lease
 
@@ -31,6 +32,7 @@ IDEMPOTENCY_KEY_PATTERN: Final = "[!-~]{1,200}"
 ACTIONS: Final[Mapping[str, tuple[type[Action], ...]]] = {
     "LabWorker": get_args(WorkerAction),
     "LabletSession": get_args(SessionAction),
+    "Reservation": get_args(ReservationAction),
 }
 """The actions of each kind. Each action is a sub-path of its object."""
 NDJSON: Final = "application/x-ndjson"
@@ -219,22 +221,30 @@ def check_idempotency_key(given: str) -> None:
 LONGEST_LIFE_SECONDS: Final = 90 * 86_400
 """For tokens that people make for themselves."""
 DEFAULT_LIFE_SECONDS: Final = 30 * 86_400
+MOST_TRACKS: Final = 32
 _MOST_SECONDS: Final = 100 * 365 * 86_400
 
 
 class TokenRequest(Part):
     """A token to create: by default for the caller, with the caller's role, for thirty days.
 
-    Only administrators make tokens for others, or tokens that last for more than ninety days; 0 means no expiry.
+    Only administrators make tokens for others, or tokens that last for more than ninety days; 0 means no expiry. Only
+    they put an address on it: its holder uses the sessions that are for this learner. A token with `tracks` books on
+    these only; what is made with it has the same address, and no other tracks.
     """
 
     name: Subject | None = None
     role: Role | None = None
     expires_in_seconds: Annotated[int, msgspec.Meta(ge=0, le=_MOST_SECONDS, examples=[2_592_000])] | None = None
+    email: Email | None = None
+    tracks: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MOST_TRACKS)] | None = None
 
 
 class TokenInfo(Part):
-    """A token as it may be shown, without its text and its hash. `session` marks the token of a browser's sign-in."""
+    """A token as it may be shown, without its text and its hash. `session` marks the token of a browser's sign-in.
+
+    `seat` is the uid of the session that an invitation is for.
+    """
 
     id: str
     name: Subject
@@ -243,6 +253,9 @@ class TokenInfo(Part):
     expires_at: Moment | None
     session: bool
     made_by: str
+    email: str = ""
+    tracks: tuple[str, ...] = ()
+    seat: str = ""
 
 
 class TokenMade(Part):
@@ -265,6 +278,19 @@ class SignInLink(Part):
     expires_at: Moment
 
 
+class InvitationRequest(Part):
+    """For how long a session's learner is invited; by default until the session is cleaned up."""
+
+    expires_in_seconds: Annotated[int, msgspec.Meta(ge=60, le=_MOST_SECONDS, examples=[7200])] | None = None
+
+
+class Invitation(Part):
+    """A path below the API's address at which a browser can use one session until it expires; it is shown only once."""
+
+    path: str
+    info: TokenInfo
+
+
 class AuditList(Part):
     """A page of the audit, newest last; `next` is null on the last page."""
 
@@ -274,4 +300,5 @@ class AuditList(Part):
 
 def token_info(token: AccessToken) -> TokenInfo:
     """Return the parts of a token that may be shown."""
-    return msgspec.convert(token, TokenInfo, from_attributes=True)
+    shown = msgspec.structs.asdict(token) | msgspec.structs.asdict(token.reach)
+    return TokenInfo(**{name: shown[name] for name in TokenInfo.__struct_fields__})

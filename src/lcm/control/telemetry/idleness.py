@@ -10,13 +10,14 @@ from typing import Final
 
 import msgspec
 
-from lcm.control.booking.guards import pool_guard_key, read_guards, sessions_on
+from lcm.control.booking.guards import pool_guard_key, read_guards
 from lcm.control.booking.promise import Promises
 from lcm.control.delivery.events import idle_warning_event
-from lcm.control.objects.records import POOLS_CHANGED, SETTINGS_KEY, decode_settings, telemetry_key
+from lcm.control.objects.records import POOLS_CHANGED, SETTINGS_KEY, decode_settings, sessions_on, telemetry_key
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import WorkerRef, ref_of
 from lcm.control.telemetry.reports import decode_telemetry
+from lcm.model.kinds.pool import is_kept_seat
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import IdleVerdict, LabWorker
 from lcm.model.telemetry.idle import SeatUse, is_first_warning, is_significant, judge_worker
@@ -140,5 +141,5 @@ async def _read_seat_use(
     claims = [held.claim for held in calendar.claims_on_seat(ref, number)]
     # The pool keeps a worker running through a gap of this length between two claims.
     soon = max(horizon, boot_lead(pool, calendar.terms) + KEEP_THROUGH_GAP)
-    use = SeatUse(pool.metadata.name, number, pool.spec.min_workers >= number, claims, soon)
+    use = SeatUse(pool.metadata.name, number, is_kept_seat(pool, number), claims, soon)
     return use, [CheckRevision(key, revision) for key, revision in guards.seen]

@@ -25,6 +25,7 @@ from lcm.control.objects.records import (
     observations_prefix,
     with_revision,
 )
+from lcm.control.objects.saved_labs import SavedLabs
 from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -33,7 +34,8 @@ from lcm.model.base.errors import Fault, Forbidden, IllegalStep, Invalid
 from lcm.model.base.event import Event
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionPhase, clear_timed_out_request
+from lcm.model.kinds.saved_lab import as_continued
+from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionPhase, clear_timed_out_requests
 from lcm.model.telemetry.learning import (
     SAMPLES_KEPT,
     ObservationReport,
@@ -152,7 +154,8 @@ async def record_observation(
         ref_of_lab = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
         definition = await find_record(writer.store, ref_of_lab)
         after, new_events = _apply_observation(session, definition, seen, request_id, now)
-        lessons, ops = await _learn(writer, after, definition if steady else None, seen, usual)
+        teaches = steady and not _has_other_lab(session)
+        lessons, ops = await _learn(writer, after, definition if teaches else None, seen, usual)
         edits: list[Edit[Any]] = [Edit(found, after), *lessons]
         revision = await writer.commit_edits(*edits, ops=ops, told=new_events, reported=True)
         return with_revision(after, revision)
@@ -169,7 +172,7 @@ def _is_known(status: LabletSessionStatus, seen: ResourceObservation, request_id
 
 async def _expire_request(writer: Writer, found: Record[LabletSession], now: datetime) -> LabletSession:
     """Clear an observation request that was not answered in time, as the session was read anyway."""
-    status = clear_timed_out_request(found.resource.status, now)
+    status = clear_timed_out_requests(found.resource.status, now)
     if status is found.resource.status:
         return found.resource
     after = msgspec.structs.replace(found.resource, status=status)
@@ -185,11 +188,12 @@ def _apply_observation(
 ) -> tuple[LabletSession, Sequence[Event]]:
     """Return the session with the observation on it, and the events that follow from that."""
     before = session.status
-    template = (definition.resource.spec.port_template if definition else None) or {}
+    lab = as_continued(definition.resource, before.continues) if definition else None
+    template = (lab.spec.port_template if lab else None) or {}
     differs = find_drift(before.allocated_ports or {}, template, seen)
     answered = before.observation_request is not None and before.observation_request.id == request_id
     status = msgspec.structs.replace(
-        before if answered else clear_timed_out_request(before, now),
+        before if answered else clear_timed_out_requests(before, now),
         observed_resources=seen,
         observed_ports=seen.observed_ports,
         port_drift_detected=bool(differs),
@@ -204,6 +208,11 @@ def _apply_observation(
     if differs and before.observed_ports != seen.observed_ports:
         new_events.append(events.port_drift_event(after, differs, now=now))
     return after, new_events
+
+
+def _has_other_lab(session: LabletSession) -> bool:
+    """Return whether a session continues a lab with other nodes than its definition has: that teaches nothing of it."""
+    return session.status.continues is not None and session.status.continues.needs is not None
 
 
 async def _learn(
@@ -233,13 +242,14 @@ def _reject_future_observation(seen: ResourceObservation, now: datetime) -> None
 
 @dataclass(slots=True)
 class LearningContext:
-    """What all callers share: the artifact store and its quota, the review criteria, declared node sizes, a lock."""
+    """What all callers share: the artifact store and its quota, review criteria, node sizes, saved labs, a lock."""
 
     artifacts: Artifacts | None = None
     review: ReviewPolicy = DEFAULT_REVIEW
     node_sizes: Mapping[str, NodeSize] = field(default_factory=dict)
     quota_bytes: int = DEFAULT_QUOTA_BYTES
     """How many bytes of lab files one author may store."""
+    saved_labs: SavedLabs = field(default_factory=SavedLabs)
     lock: Lock = field(default_factory=Lock)
     """One learner at a time in a process.
 

@@ -1,4 +1,4 @@
-"""Commits of measurements: reports that come while others are being committed share the next commit.
+"""Commits of measurements: reports that come within a moment, or while others are being committed, share a commit.
 
 A thousand workers are measured every minute, and to the store a commit costs more than what is in it. Reports are
 independent of each other: where one of several does not fit the state of the store any more, each is tried alone. Used
@@ -17,6 +17,8 @@ from lcm.store.base import MAX_BYTES, MAX_OPERATIONS, Fence, Op, Put
 
 _MOST_OPERATIONS: Final = MAX_OPERATIONS - 8
 _MOST_BYTES: Final = MAX_BYTES // 2
+_COMPANY_SECONDS: Final = 0.05
+"""How long a report waits for others: workers that are measured at the same moment answer at about the same time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,6 +58,7 @@ class ReportCommits:
             while not mine.is_settled:
                 async with self._turns[fence]:
                     if not mine.is_settled:
+                        await asyncio.sleep(0 if mine.is_alone else _COMPANY_SECONDS)
                         await self._commit_several(writer, self._choose(mine, self._waiting[fence]))
         finally:
             self._leave(fence, mine)

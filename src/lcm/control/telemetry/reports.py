@@ -158,7 +158,6 @@ def _running_labs(telemetry: WorkerTelemetry) -> tuple[int | None, list[str]]:
 
 
 HISTORY_KEPT: Final = timedelta(hours=24)
-_HOUR_FORMAT: Final = "%Y%m%d%H"
 
 
 class HourOfSamples(Part):
@@ -213,7 +212,8 @@ async def read_history(writer: Writer, ref: WorkerRef, since: datetime) -> Seque
 
 
 def _hour_key(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime(_HOUR_FORMAT)
+    there = moment.astimezone(UTC)
+    return f"{there.year:04}{there.month:02}{there.day:02}{there.hour:02}"
 
 
 def _minute_of(moment: datetime) -> datetime:

@@ -17,18 +17,21 @@ from typing import Final, Self
 import structlog
 
 from lcm.control.access import audit, sign_in, tokens
+from lcm.control.accounts import stays
 from lcm.control.delivery import sinks
 from lcm.control.delivery.events import archived_event
+from lcm.control.notices import notice_records
 from lcm.control.objects import deletion, requests, uploads
 from lcm.control.objects.archive import archived_name_key, archived_prefix, archived_removal_ops, find_dependents
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import (
     CODEC,
     DELETED_SESSIONS,
+    TRACK_MARKS,
     UIDS,
     Record,
+    deletion_moment,
     forget_cached,
-    is_older_deletion,
     read_entry,
     removal_ops,
     with_revision,
@@ -184,14 +187,22 @@ ARCHIVE_AFTER: Final = timedelta(days=1)
 """How long a session that has ended stays among the live ones."""
 ARCHIVE_RETENTION: Final = timedelta(days=365)
 """How long an archived session is kept after its end."""
+STAYS_KEPT: Final = timedelta(days=400)
+"""How long it is kept who used the machines, to whole months; the bills themselves stay."""
 SAMPLES_KEY: Final = "housekeeping/samples"
 
 _MOST_SAMPLES: Final = 100
 _SWEEP_PAGE_SIZE: Final = 100
-_OLDEST_FIRST: Final = frozenset({audit.AUDIT_PREFIX})
+_LONGEST_REST: Final = timedelta(days=1)
+"""Records are read at least so often: one that is new may tell of a moment long ago."""
+_OLDEST_FIRST: Final = frozenset({audit.AUDIT_PREFIX, stays.STAYS, stays.STAY_COSTS})
 """Records whose keys are in the order of their age: behind the first that is kept, all are."""
 
 _log: Final = structlog.get_logger()
+
+
+def _is_older_stay(entry: Entry, before: datetime) -> bool:
+    return stays.is_older_stay(entry.key, before)
 
 
 class RevisionSample(Part):
@@ -237,6 +248,8 @@ class Housekeeping:
         self._ended = EndedSessions.follow(cache) if cache else None
         self._artifacts = artifacts
         self._uploads_swept_at: datetime | None = None
+        self._due: dict[str, datetime] = {}
+        """When the first record below a prefix can be too old, of those that are kept for a time."""
 
     async def run(self) -> None:
         """Tidy up periodically, and archive more often, until cancelled."""
@@ -262,15 +275,21 @@ class Housekeeping:
         swept = {
             "alerts": await alerts.sweep_alerts(self._store, now),
             "deletions_left_half_way": await deletion.finish_deletions(self._store, clock=self._clock),
-            "requests": await self._sweep(requests.PREFIX, requests.is_older_request, now - requests.RETENTION),
+            "requests": await self._sweep_old(requests.PREFIX, requests.request_moment, requests.RETENTION),
             "tokens": await self._sweep(tokens.TOKENS_PREFIX, tokens.is_expired_token, now),
             "sign_in_links": await self._sweep(tokens.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
             "used_sign_ins": await self._sweep(tokens.USED_SIGN_INS_PREFIX, sign_in.is_expired_use, now),
             "sessions_archived": await self.archive(),
             "archived_sessions": await sweep_archive(self._store, now - self._archived),
-            "deleted_sessions": await self._sweep(DELETED_SESSIONS, is_older_deletion, now - self._archived),
+            "deleted_sessions": await self._sweep_old(DELETED_SESSIONS, deletion_moment, self._archived),
+            "notices": await self._sweep(
+                notice_records.NOTICES, notice_records.is_old_record, now - notice_records.RECORDS_KEPT
+            ),
             "audit_records": await self._sweep(audit.AUDIT_PREFIX, audit.is_older_record, now - self._audit_kept),
+            "stays": await self._sweep(stays.STAYS, _is_older_stay, now - STAYS_KEPT),
+            "stay_costs": await self._sweep(stays.STAY_COSTS, _is_older_stay, now - STAYS_KEPT),
             "uploads": await self._sweep_uploads(now),
+            "track_marks": await self._sweep(TRACK_MARKS, lambda *_: True, now),
         }
         if any(swept.values()):
             _log.info("store tidied", **swept)
@@ -282,6 +301,22 @@ class Housekeeping:
             return 0
         self._uploads_swept_at = now
         return await uploads.sweep_uploads(self._store, self._artifacts, now)
+
+    async def _sweep_old(self, prefix: str, moment_of: Callable[[Entry], datetime], kept: timedelta) -> int:
+        """Delete the records that are older than they are kept; return how many. None is read before one can be."""
+        now = oldest = self._clock.now()
+        if now < self._due.get(prefix, now):
+            return 0
+
+        def is_over(entry: Entry, moment: datetime) -> bool:
+            nonlocal oldest
+            at = moment_of(entry)
+            oldest = oldest if at < moment else min(oldest, at)
+            return at < moment
+
+        swept = await self._sweep(prefix, is_over, now - kept)
+        self._due[prefix] = now + min(oldest + kept - now, _LONGEST_REST)
+        return swept
 
     async def _sweep(self, prefix: str, is_over: Callable[[Entry, datetime], bool], moment: datetime) -> int:
         """Delete the records that are over by a moment, a page in a commit; return how many there were."""

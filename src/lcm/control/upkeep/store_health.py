@@ -1,8 +1,9 @@
 """Watches the store itself: whether it takes writes, how full it is, and whether it is still the one that was opened.
 
-Started by `compose.api`; readiness, metrics and the list of alerts ask it. Reads do not show that a store is full, so
-it writes: a probe every few seconds, which uses no revision; how full it is changes slowly, and is asked with some
-of the probes. A store that went back ends the process.
+Started by `compose.api`; readiness, metrics and the list of alerts ask it. Reads do not show that a store is full, but
+every commit of this process does, which writers tell. Who commits nothing would not know, so it writes: a probe now
+and then, and more often while something is wrong, which uses no revision; how full it is changes slowly, and is asked
+with some of the probes. A store that went back ends the process.
 """
 
 import asyncio
@@ -23,8 +24,9 @@ from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.telemetry.alert import Alert, Severity
 from lcm.store.base import Store, StoreUsage
 
-PROBE_SECONDS: Final = 5.0
-_PROBES_PER_SIZE: Final = 6
+PROBE_SECONDS: Final = 15.0
+FAULT_PROBE_SECONDS: Final = 5.0
+_PROBES_PER_SIZE: Final = 4
 """With one of so many probes the store is asked how full it is."""
 ALERT_PERCENT: Final = 80
 NEARLY_FULL: Final = "StoreNearlyFull"
@@ -55,7 +57,7 @@ class StoreHealth:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the newest probe could write."""
+        """Whether the newest probe or commit could write."""
         return self._fault is None
 
     @property
@@ -67,7 +69,14 @@ class StoreHealth:
         """Probe the store every few seconds, until cancelled. Raises WentBack when it is not the one that was known."""
         for number in itertools.count():
             await self.probe(with_size=number % _PROBES_PER_SIZE == 0)
-            await asyncio.sleep(PROBE_SECONDS)
+            await asyncio.sleep(PROBE_SECONDS if self.is_writable else FAULT_PROBE_SECONDS)
+
+    def record_commit(self, refusal: StoreFull | None) -> None:
+        """Record that a commit of this process was taken, or refused for want of room."""
+        if refusal is not None:
+            self._mark_fault(refusal)
+        elif self._fault is not None:
+            self._mark_writable()
 
     async def probe(self, *, with_size: bool = True) -> None:
         """Probe once. With its size, also keep the alert about that as the result says."""

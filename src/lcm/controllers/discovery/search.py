@@ -136,6 +136,7 @@ def _discovered_instance(instance: Instance) -> DiscoveredInstance:
         public_ip=instance.public_ip,
         launched_at=instance.launched_at,
         tags=instance.tags,
+        spot=instance.spot,
     )
 
 

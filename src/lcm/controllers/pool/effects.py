@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Final
 
-import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.controllers.pool.demand import PoolPlan
-from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
+from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, SMALL_LABEL, PoolView, seat_number, seat_spec
 from lcm.model.base.errors import Conflict, Gone, Refused
 from lcm.model.base.resource import Metadata, Owner, shorten_text
+from lcm.model.kinds.pool import SmallRun
 from lcm.model.kinds.worker import LabWorker
 
 LAUNCH_BATCH: Final = 20
@@ -61,12 +61,12 @@ class PoolEffects:
         done = AppliedPlan()
         for number in plan.launch[:LAUNCH_BATCH]:
             try:
-                plan.seats[number] = done.launched[number] = await self._launch(view, number)
+                plan.seats[number] = done.launched[number] = await self._launch(view, number, plan.small.get(number))
             except Refused as error:
                 done.trouble = shorten_text(f"cannot create a machine for planned worker {number}: {error}")
                 break
         for number, worker in plan.resume.items():
-            if (made := await self._set_wanted_state(worker, "running")) is not None:
+            if (made := await self._set_wanted_state(worker, "running", seat=number)) is not None:
                 plan.seats[number] = done.resumed[number] = made
         for number, worker in plan.pause.items():
             if (made := await self._set_wanted_state(worker, "stopped")) is not None:
@@ -75,20 +75,25 @@ class PoolEffects:
         done.removed += [worker for worker in plan.remove if await self._remove(worker)]
         return done
 
-    async def _launch(self, view: PoolView, number: int) -> LabWorker:
+    async def _launch(self, view: PoolView, number: int, run: SmallRun | None) -> LabWorker:
         namespace = view.pool.metadata.namespace
         made = await self._plane.create(
-            seat_worker(view, number, lambda name: self._cache.get(Ref(LabWorker, name, namespace)) is not None)
+            seat_worker(view, number, lambda name: self._cache.get(Ref(LabWorker, name, namespace)) is not None, run)
         )
         self._cache.accept(made)
         _log.info("worker launched", pool=str(ref_of(view.pool)), seat=number, worker=made.metadata.name)
         return made
 
-    async def _set_wanted_state(self, worker: LabWorker, state: str) -> LabWorker | None:
-        """Set a worker's wanted state. None means that it changed meanwhile; the next look decides again."""
+    async def _set_wanted_state(self, worker: LabWorker, state: str, seat: int | None = None) -> LabWorker | None:
+        """Set a worker's wanted state, and the seat that it is for. None means that it changed meanwhile.
+
+        The next look decides again then.
+        """
         ref, at = ref_of(worker), worker.metadata.resource_version
+        moves = seat is not None and seat_number(worker) not in {None, seat}
+        label = {"metadata": {"labels": {SEAT_LABEL: str(seat)}}} if moves else {}
         try:
-            made = await self._plane.patch(ref, {"spec": {"wanted_state": state}}, at=at)
+            made = await self._plane.patch(ref, {"spec": {"wanted_state": state}, **label}, at=at)
         except (Conflict, Gone):
             return None
         self._cache.accept(made)
@@ -108,18 +113,19 @@ class PoolEffects:
         return True
 
 
-def seat_worker(view: PoolView, number: int, is_taken: Callable[[str], bool]) -> LabWorker:
+def seat_worker(view: PoolView, number: int, is_taken: Callable[[str], bool], run: SmallRun | None = None) -> LabWorker:
     """Return the worker to create for a seat, as the template defines it, under a name that is not taken."""
     pool, template = view.pool, view.template.spec
+    small = {SMALL_LABEL: run.instance_type} if run else {}
     return LabWorker(
         metadata=Metadata(
             name=_free_name(template.name_prefix, number, is_taken),
             namespace=pool.metadata.namespace,
-            labels={**template.labels, POOL_LABEL: pool.metadata.name, SEAT_LABEL: str(number)},
+            labels={**template.labels, POOL_LABEL: pool.metadata.name, SEAT_LABEL: str(number), **small},
             annotations=template.annotations,
             owner=Owner(kind=pool.kind, name=pool.metadata.name, uid=pool.metadata.uid),
         ),
-        spec=msgspec.structs.replace(template.worker, lab_track=pool.spec.lab_track, wanted_state="running"),
+        spec=seat_spec(view, run),
     )
 
 

@@ -1,4 +1,4 @@
-"""What concerns each pool, followed from the cache one change at a time: claims on seats, workers, sessions on workers.
+"""What concerns each pool, followed from the cache one change at a time: claims, workers, sessions on them, who waits.
 
 `PoolReconciler` makes a `PoolView` of it. It is derived and can always be rebuilt.
 """
@@ -14,21 +14,31 @@ from lcm.control.plane.protocol import ObjectChange, Ref, WorkerRef
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, has_same_hold, worker_of
+from lcm.model.kinds.session import LabletSession, SessionPhase, has_same_hold, is_asap, worker_of
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.places import claims_of_booking
 from lcm.placement.request import HeldClaim
 
 PoolRef = Ref[LabWorkerPool]
+Track = tuple[str, str]
+"""A namespace and a lab track."""
+
+
+class WaitingSessions(dict[Ref[LabletSession], LabletSession]):
+    """The sessions of one track that wait for a worker and have no claim, or only one on a worker that comes up."""
+
+    version = 0
+    """Grows with each change."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeatClaim:
-    """A claim on a seat. `worker_id` is set once its session has a worker."""
+    """A claim on a seat. `worker_id` is set once its session has a worker; `asap` is whether that has no slot."""
 
     number: int
     held: HeldClaim
     worker_id: str | None = None
+    asap: bool = False
 
 
 class PoolClaims:
@@ -88,6 +98,10 @@ class PoolClaims:
         """The highest number of a seat that has claims, or 0."""
         return max(self._numbers, default=0)
 
+    def count_on(self, number: int) -> int:
+        """Return how many claims there are on a seat."""
+        return self._numbers[number]
+
     def holders(self) -> Collection[str]:
         """Return all who have a claim."""
         return self._by_holder.keys()
@@ -128,6 +142,9 @@ class PoolIndex:
         self._unowned: defaultdict[tuple[str, str], dict[WorkerRef, None]] = defaultdict(dict)
         """The workers that no pool made, by namespace and lab track."""
         self._pools: dict[PoolRef, LabWorkerPool] = {}
+        self._pools_by_track: defaultdict[Track, dict[PoolRef, LabWorkerPool]] = defaultdict(dict)
+        self._waiting: defaultdict[Track, WaitingSessions] = defaultdict(WaitingSessions)
+        self._track_by_waiting: dict[Ref[LabletSession], Track] = {}
         self._pool_of_seated: dict[str, PoolRef] = {}
         """The pool whose seat a worker fills, by the worker's uid."""
         self._subscriber: Callable[[PoolRef], object] = lambda _: None
@@ -157,6 +174,17 @@ class PoolIndex:
         """Return the sessions that are on a worker or promised to it."""
         return list(self._sessions_by_worker[worker_id].values()) if worker_id in self._sessions_by_worker else []
 
+    def waiting_for(self, pool: LabWorkerPool) -> WaitingSessions:
+        """Return the sessions of a pool's track that wait as soon as possible."""
+        return self._waiting[_track_of(pool)]
+
+    def neighbours_of(self, pool: LabWorkerPool) -> Sequence[LabWorkerPool]:
+        """Return the other pools of a pool's track, by name."""
+        others = self._pools_by_track[_track_of(pool)].values()
+        return sorted(
+            (one for one in others if one.metadata.uid != pool.metadata.uid), key=lambda one: one.metadata.name
+        )
+
     def workers_of(self, pool: LabWorkerPool) -> Sequence[LabWorker]:
         """Return the workers that a pool made and those that fill its seats, by name."""
         seated = (self._refs.get(seat.worker_id) for seat in pool.status.seats)
@@ -179,6 +207,7 @@ class PoolIndex:
             if not has_same_hold(seen.before, resource):
                 self._update_claims(ref, resource)
             self._update_session(ref, resource if isinstance(resource, LabletSession) else None)
+            self._update_waiting(ref, resource if isinstance(resource, LabletSession) else None)
         elif ref.kind is Reservation:
             self._update_claims(ref, resource)
         elif ref.kind is WorkerTemplate:
@@ -203,13 +232,30 @@ class PoolIndex:
             self._sessions_by_worker[worker_id][ref] = session
             self._worker_by_session[ref] = worker_id
 
+    def _update_waiting(self, ref: Ref[LabletSession], session: LabletSession | None) -> None:
+        before = self._track_by_waiting.pop(ref, None)
+        known = self._waiting[before].pop(ref, None) if before is not None else None
+        track = (ref.namespace, session.spec.lab_track) if session is not None and _waits(session) else None
+        if session is not None and track is not None:
+            self._waiting[track][ref] = session
+            self._track_by_waiting[ref] = track
+        if known is not None and session is not None and before == track and _is_same_wait(known, session):
+            return
+        for one in {one for one in (before, track) if one is not None}:
+            self._waiting[one].version += 1
+            for pool in self._pools_by_track[one]:
+                self._subscriber(pool)
+
     def _update_pool(self, ref: PoolRef, pool: LabWorkerPool | None) -> None:
         before = self._pools.pop(ref, None)
+        if before is not None:
+            self._pools_by_track[_track_of(before)].pop(ref, None)
         for seat in before.status.seats if before else ():
             if self._pool_of_seated.get(seat.worker_id) == ref:
                 del self._pool_of_seated[seat.worker_id]
         if pool is not None:
             self._pools[ref] = pool
+            self._pools_by_track[_track_of(pool)][ref] = pool
             self._pool_of_seated.update((seat.worker_id, ref) for seat in pool.status.seats)
 
     def _update_worker(self, ref: WorkerRef, worker: LabWorker | None) -> None:
@@ -239,14 +285,33 @@ class PoolIndex:
         if (seated := self._pool_of_seated.get(worker.metadata.uid)) is not None:
             yield seated
         if owner is None:
-            for ref, pool in self._pools.items():
-                if (pool.metadata.namespace, pool.spec.lab_track) == (namespace, worker.spec.lab_track):
-                    yield ref
+            yield from self._pools_by_track[namespace, worker.spec.lab_track]
+
+
+def _track_of(pool: LabWorkerPool) -> Track:
+    return pool.metadata.namespace, pool.spec.lab_track
+
+
+def _waits(session: LabletSession) -> bool:
+    """Return whether a session waits as soon as possible, and the scheduler has looked at it."""
+    status = session.status
+    return status.phase is SessionPhase.PENDING and is_asap(session) and status.waiting is not None
+
+
+def _is_same_wait(before: LabletSession, after: LabletSession) -> bool:
+    """Return whether a session waits for the same, as far as it concerns a pool's size."""
+    old, new = before.status, after.status
+    return (before.spec, old.seat, old.waiting and old.waiting.estimated_start) == (
+        after.spec,
+        new.seat,
+        new.waiting and new.waiting.estimated_start,
+    )
 
 
 def _claims_of(ref: Ref[Any], booking: LabletSession | Reservation) -> Mapping[tuple[PoolRef, str], SeatClaim]:
-    worker_id = booking.status.worker_id if isinstance(booking, LabletSession) else None
+    session = booking if isinstance(booking, LabletSession) else None
+    worker_id, asap = (session.status.worker_id, is_asap(session)) if session else (None, False)
     return {
-        (Ref(LabWorkerPool, pool, ref.namespace), held.holder): SeatClaim(number, held, worker_id)
+        (Ref(LabWorkerPool, pool, ref.namespace), held.holder): SeatClaim(number, held, worker_id, asap)
         for pool, number, held in claims_of_booking(booking)
     }

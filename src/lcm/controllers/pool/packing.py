@@ -32,6 +32,7 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.placement.limits import OPENING_POLICIES
 from lcm.placement.pack import MOST_STEPS
 from lcm.placement.pack_board import PackTerms
+from lcm.placement.pack_kinds import MachineKind
 from lcm.placement.pack_problem import STEPS_PER_CLAIM, PackAnswer, PackProblem, SeatedClaim, solve_packing
 from lcm.placement.pack_steps import SeatMove
 from lcm.placement.places import PoolSnapshot, SeatShapes, seat_shapes
@@ -51,6 +52,8 @@ QUIET_INTERVAL: Final = timedelta(minutes=30)
 HORIZON: Final = timedelta(days=7)
 """Claims that begin later are left for later."""
 MOST_CLAIMS: Final = 20_000
+CLAIMS_PER_CHANGE: Final = 5
+"""For each claim that changed, so many are worth another look."""
 MOVE_PRICE: Final = timedelta(minutes=1)
 """A claim changes its seat only for this much machine time: moving is work as well."""
 STEP_PAUSE_SECONDS: Final = 0.05
@@ -60,6 +63,8 @@ MOST_REFUSED: Final = 20
 _AT_ONCE: Final = 500
 """After so many claims it is asked whether others should have their turn."""
 _HOUR_MICROS: Final = 3_600_000_000
+_PRICE_UNIT: Final = 1_000
+"""Prices are compared in tenths of a cent."""
 _log: Final = structlog.get_logger()
 
 PackRunner = Callable[[PackProblem], Awaitable[PackAnswer]]
@@ -76,6 +81,14 @@ class _LastPacking(NamedTuple):
 
     at: datetime
     version: int
+
+
+class _WantedPacking(NamedTuple):
+    """A pool that is to be packed, the workers on its seats, and how often its claims changed since it was packed."""
+
+    view: PoolView
+    filled: Mapping[int, LabWorker]
+    changes: int
 
 
 class SeatPacker:
@@ -96,7 +109,7 @@ class SeatPacker:
         self._wake: Callable[[PoolRef], object] = lambda _: None
         self._last: dict[str, _LastPacking] = {}
         self._figures: dict[str, PoolPacking] = {}
-        self._wanted: dict[PoolRef, tuple[PoolView, Mapping[int, LabWorker]]] = {}
+        self._wanted: dict[PoolRef, _WantedPacking] = {}
         self._runtime = Runtime(
             "seat-packer",
             self._pack_pool,
@@ -119,16 +132,21 @@ class SeatPacker:
 
     def consider(self, view: PoolView, plan: PoolPlan) -> None:
         """Queue a pool to be packed, if a launch is near or much has changed since they were."""
-        due = self._due_at(view, plan)
+        due, uid = self._due_at(view, plan), view.pool.metadata.uid
         if due is not None and due <= view.now:
-            self._last[view.pool.metadata.uid] = _LastPacking(view.now, view.claims.version)
-            ref = ref_of(view.pool)
-            self._wanted[ref] = view, dict(plan.seats)
+            ref, changes = ref_of(view.pool), view.claims.version - self._last[uid].version
+            earlier = self._wanted.get(ref)
+            self._last[uid] = _LastPacking(view.now, view.claims.version)
+            self._wanted[ref] = _WantedPacking(view, dict(plan.seats), changes + (earlier.changes if earlier else 0))
             self._runtime.enqueue(ref)
 
     def figures_of(self, pool: LabWorkerPool) -> PoolPacking | None:
-        """Return how well a pool is packed, as it was when it was packed last; None if nobody knows."""
-        return self._figures.get(pool.metadata.uid, pool.status.packing)
+        """Return how well a pool is packed, as it was when it was packed last; None if nobody knows.
+
+        What was written is taken from the pool: the control plane adds what was saved in dollars.
+        """
+        new, known = self._figures.get(pool.metadata.uid), pool.status.packing
+        return known if new is None or (known is not None and known.at >= new.at) else new
 
     def next_look(self, view: PoolView, plan: PoolPlan) -> datetime | None:
         """Return when to look at a pool if nothing changes before; None means never."""
@@ -140,7 +158,7 @@ class SeatPacker:
         for kept in (self._last, self._figures):
             for uid in kept.keys() - alive:
                 del kept[uid]
-        for ref in [ref for ref, (view, _) in self._wanted.items() if view.pool.metadata.uid not in alive]:
+        for ref in [ref for ref, one in self._wanted.items() if one.view.pool.metadata.uid not in alive]:
             del self._wanted[ref]
 
     def _due_at(self, view: PoolView, plan: PoolPlan) -> datetime | None:
@@ -158,20 +176,21 @@ class SeatPacker:
         """Find better seats for the claims of a pool, and move them step by step; until that is done, it is wanted."""
         wanted = self._wanted.get(ref)
         if wanted is not None:
-            await self._pack_view(ref, replace(wanted[0], now=self._clock.now()), wanted[1])
+            await self._pack_wanted(ref, wanted._replace(view=replace(wanted.view, now=self._clock.now())))
         if self._wanted.get(ref) is wanted:
             self._wanted.pop(ref, None)
         return DONE
 
-    async def _pack_view(self, ref: PoolRef, view: PoolView, filled: Mapping[int, LabWorker]) -> None:
+    async def _pack_wanted(self, ref: PoolRef, wanted: _WantedPacking) -> None:
+        view = wanted.view
         uid, version = view.pool.metadata.uid, view.claims.version
-        problem = await make_problem(view, filled)
+        problem = await make_problem(view, wanted.filled, wanted.changes)
         if problem is None:
             return
         answer = await self._pack(problem)
         moved = await self._take_steps(ref, answer.steps)
         self._last[uid] = _LastPacking(view.now, version + moved)
-        self._figures[uid] = _make_figures(view, problem, answer, moved)
+        self._figures[uid] = _make_figures(view, problem, answer, moved, self.figures_of(view.pool))
         self._wake(ref)
 
     async def _take_steps(self, ref: PoolRef, steps: Sequence[Sequence[SeatMove]]) -> int:
@@ -194,18 +213,19 @@ class SeatPacker:
         return moved
 
 
-async def make_problem(view: PoolView, filled: Mapping[int, LabWorker]) -> PackProblem | None:
+async def make_problem(view: PoolView, filled: Mapping[int, LabWorker], changes: int) -> PackProblem | None:
     """Return the claims of a pool as a packing problem; None while the size of a seat is not known.
 
-    It is made in turns, of the claims that there are when it is begun.
+    It is made in turns, of the claims that there are when it is begun. It is worth as many steps as claims may have
+    to move for what changed: the plan was good before that.
     """
     shapes, version = seat_shapes(PoolSnapshot(view.pool, view.template, filled), view.terms), view.claims.version
     if shapes is None:
         return None
     claims = await _seated_claims(view)
     terms = _make_terms(shapes, max((one.seat for one in claims), default=0))
-    steps = STEPS_PER_CLAIM * sum(not one.fixed for one in claims)
-    return PackProblem(terms, claims, min(MOST_STEPS, steps), version)
+    steps = STEPS_PER_CLAIM * min(sum(not one.fixed for one in claims), CLAIMS_PER_CHANGE * changes)
+    return PackProblem(terms, claims, min(MOST_STEPS, steps), version, _machine_kinds(view, shapes))
 
 
 async def _seated_claims(view: PoolView) -> Sequence[SeatedClaim]:
@@ -247,7 +267,7 @@ def _make_terms(shapes: SeatShapes, highest: int) -> PackTerms:
         number
         for number, own in shapes.own.items()
         if smaller_amount(shapes.room, own) != shapes.room or shapes.taken[number] != ZERO_AMOUNT
-    }
+    }.union(shapes.limits)
     seats = max(shapes.most, highest)
     closed = {*range(shapes.most + 1, seats + 1), *(number for number in less if number <= seats)}
     standing = frozenset(number for number in shapes.always if number <= seats)
@@ -256,9 +276,22 @@ def _make_terms(shapes: SeatShapes, highest: int) -> PackTerms:
     )
 
 
-def _make_figures(view: PoolView, problem: PackProblem, answer: PackAnswer, moved: int) -> PoolPacking:
+def _machine_kinds(view: PoolView, shapes: SeatShapes) -> tuple[MachineKind, ...]:
+    """Return the kinds of machines that runs may have, the template's first; none if there is only that."""
+    if not view.smaller or view.usd_hourly is None:
+        return ()
+    small = ((one.name, smaller_amount(shapes.room, one.room), one.usd_hourly) for one in view.smaller)
+    kinds = (("", shapes.room, view.usd_hourly), *small)
+    return tuple(MachineKind(name, room, int(usd * _PRICE_UNIT)) for name, room, usd in kinds)
+
+
+def _make_figures(
+    view: PoolView, problem: PackProblem, answer: PackAnswer, moved: int, earlier: PoolPacking | None
+) -> PoolPacking:
     wanted = sum(map(len, answer.steps))
     reached = answer.after if moved == wanted else answer.before
+    gained = answer.saved if moved == wanted else 0
+    saved = max(0, gained) / _HOUR_MICROS + (earlier.saved_machine_hours if earlier else 0)
     return PoolPacking(
         at=view.now,
         until=view.now + HORIZON,
@@ -266,6 +299,8 @@ def _make_figures(view: PoolView, problem: PackProblem, answer: PackAnswer, move
         moved=moved,
         machine_hours=round(reached / _HOUR_MICROS, 1),
         least_machine_hours=round(min(answer.bound, reached) / _HOUR_MICROS, 1),
+        saved_machine_hours=round(saved, 3),
+        saved_since=earlier.saved_since if earlier and earlier.saved_since else view.now,
     )
 
 

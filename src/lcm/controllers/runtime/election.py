@@ -12,19 +12,19 @@ machine sleeps. Without a store there is no leader.
 """
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, NoReturn, NotRequired, TypedDict
+from typing import Any, ClassVar, Final, NotRequired, TypedDict
 
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import LeaseLine, Plane, Tenure
+from lcm.control.plane.protocol import LeaseLine, Plane
 from lcm.controllers.runtime.settings import CurrentSettings
+from lcm.controllers.runtime.terms import LeaderTerm, TermKeeper
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck, WentBack
 from lcm.model.kinds.registry import Resource
@@ -38,13 +38,10 @@ Keep = Callable[[LeaseLine], Coroutine[Any, Any, None]]
 Beside = Callable[[Keep], Coroutine[Any, Any, None]]
 """Runs what keeps a term where the leader's work cannot hold it up, with a connection that belongs there."""
 
-_MARGIN: Final = 1 / 5
-"""The last part of a term, in which no effect is started any more: an effect takes time to arrive."""
-_RENEWAL: Final = 1 / 3
 _RETRY: Final = 1 / 15
 _OUTAGE_RETRY: Final = 1 / 5
 """After an outage of the store the lease is requested again after this part of a term."""
-_WAIT_TERMS: Final = 4
+_WAIT_TERMS: Final = 8
 """A candidate that waits for the lease to become free requests it anyway after this many terms."""
 _PAUSE_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 5.0
@@ -65,11 +62,12 @@ class Election:
         stopwatch: Stopwatch,
         chance: Callable[[], float],
         beside: Beside | None = None,
+        keeper: TermKeeper | None = None,
     ) -> None:
         """Compete for the lease `name`. `holder` identifies this process to people.
 
         `ttl_seconds` is the length of a term: that long a dead leader blocks the lease. Terms are kept `beside` the
-        loop; None means in it, by the plane.
+        loop; None means in it, by the plane. `keeper` keeps those of all elections of a process.
         """
         self._plane = plane
         self._name = name
@@ -78,7 +76,8 @@ class Election:
         self._stopwatch = stopwatch
         self._chance = chance
         self._beside: Beside = beside or (lambda keep: keep(plane))
-        self._term: _LeaderTerm | None = None
+        self._keeper = keeper or TermKeeper(stopwatch)
+        self._term: LeaderTerm | None = None
         self._logged_error = ""
 
     @property
@@ -97,21 +96,21 @@ class Election:
         finally:
             _log.info("election left", lease=self._name, holder=self._holder)
 
-    async def _acquire_term(self) -> "_LeaderTerm":
+    async def _acquire_term(self) -> LeaderTerm:
         waiting = _Vacancy(self._plane, self._name)
         try:
             return await self._request_until_elected(waiting)
         finally:
             await waiting.close()
 
-    async def _request_until_elected(self, waiting: "_Vacancy") -> "_LeaderTerm":
+    async def _request_until_elected(self, waiting: "_Vacancy") -> LeaderTerm:
         while True:
             asked_at = self._stopwatch.seconds()
             try:
                 lease = await self._plane.acquire(self._name, self._holder, ttl_seconds=self._ttl_seconds)
                 self._logged_error = ""
                 if lease is not None:
-                    return _LeaderTerm(lease, asked_at, self._stopwatch)
+                    return LeaderTerm(lease, asked_at, self._stopwatch)
                 # a missed notification must not block the lease for ever
                 await waiting.wait(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance()))
             except WentBack:
@@ -122,7 +121,7 @@ class Election:
                     _log.warning("no election without a store", lease=self._name, holder=self._holder, error=told)
                 await asyncio.sleep(self._ttl_seconds * _OUTAGE_RETRY * (0.5 + self._chance()))
 
-    async def _lead_term(self, term: "_LeaderTerm", lead: Lead) -> bool:
+    async def _lead_term(self, term: LeaderTerm, lead: Lead) -> bool:
         """Lead for one term. Return whether the work has ended for good."""
         self._term = term
         _log.info("elected", lease=self._name, holder=self._holder, term=term.lease.term)
@@ -144,7 +143,7 @@ class Election:
         _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
         return False
 
-    async def _end_term(self, term: "_LeaderTerm", leading: asyncio.Task[None], keeping: asyncio.Task[None]) -> None:
+    async def _end_term(self, term: LeaderTerm, leading: asyncio.Task[None], keeping: asyncio.Task[None]) -> None:
         try:
             await cancel_and_wait([leading])
         finally:
@@ -154,7 +153,7 @@ class Election:
             finally:
                 await self._hand_over(term)
 
-    async def _hand_over(self, term: "_LeaderTerm") -> None:
+    async def _hand_over(self, term: LeaderTerm) -> None:
         """Release the lease. A lease that cannot be released runs out by itself."""
         leaving, key = term.is_valid(), {"lease": self._name, "holder": self._holder, "term": term.lease.term}
         try:
@@ -167,23 +166,11 @@ class Election:
             if leaving:  # otherwise it is lost already, and told as such
                 _log.info("handed over", **key)
 
-    async def _keep(self, term: "_LeaderTerm", line: LeaseLine) -> None:
+    async def _keep(self, term: LeaderTerm, line: LeaseLine) -> None:
         """Keep a term until it is lost; raises Deposed then. Nothing of the leader's loop may be touched here."""
-        await run_until_first_ends(self._renew(term, line), self._watch_lease(term, line), term.expire())
+        await run_until_first_ends(self._keeper.keep(term, line), self._watch_lease(term, line))
 
-    async def _renew(self, term: "_LeaderTerm", line: LeaseLine) -> None:
-        while True:
-            await asyncio.sleep(term.seconds_until_renewal())
-            asked_at = self._stopwatch.seconds()
-            try:
-                await line.renew(term.lease)
-            except (Later, Stuck):
-                pass  # while the term lasts, another attempt may succeed
-            else:
-                term.extend(asked_at)
-            term.check()
-
-    async def _watch_lease(self, term: "_LeaderTerm", line: LeaseLine) -> None:
+    async def _watch_lease(self, term: LeaderTerm, line: LeaseLine) -> None:
         """End the term when the store has lost its lease. Otherwise only the next renewal would show it."""
         while True:
             with suppress(Later, Relist, Stuck):  # the next read shows what happened meanwhile
@@ -218,48 +205,6 @@ class _Vacancy:
             await cancel_and_wait([self._watching])
 
 
-class _LeaderTerm:
-    """A lease that this process holds, and until when it may rely on it."""
-
-    def __init__(self, lease: Tenure, asked_at: float, stopwatch: Stopwatch) -> None:
-        self.lease = lease
-        self._stopwatch = stopwatch
-        self._began = asked_at
-
-    def extend(self, asked_at: float) -> None:
-        """Restart the term at the time a renewal was requested, not when it was answered. A lost term stays lost."""
-        if self._began > -math.inf:
-            self._began = asked_at
-
-    def mark_lost(self) -> None:
-        """Treat the term as over from now on."""
-        self._began = -math.inf
-
-    def seconds_left(self) -> float:
-        """Return the seconds during which an effect may still be started."""
-        return self._began + self.lease.ttl_seconds * (1 - _MARGIN) - self._stopwatch.seconds()
-
-    def seconds_until_renewal(self) -> float:
-        """Return the seconds until the next renewal is due; after a failed one that is a short retry."""
-        due = self._began + self.lease.ttl_seconds * _RENEWAL - self._stopwatch.seconds()
-        return max(due, self.lease.ttl_seconds * _RETRY)
-
-    def is_valid(self) -> bool:
-        """Return whether an effect may be started now."""
-        return self.seconds_left() > 0
-
-    async def expire(self) -> NoReturn:
-        """Wait until the term is over, whatever hangs meanwhile, and raise Deposed."""
-        while True:
-            await asyncio.sleep(max(self.seconds_left(), 0.0))
-            self.check()
-
-    def check(self) -> None:
-        """Raise Deposed unless an effect may be started now."""
-        if not self.is_valid():
-            raise Deposed(f"term {self.lease.term} of {self.lease.holder} as {self.lease.name} is over, or nearly so")
-
-
 def _interruption(task: asyncio.Task[None]) -> BaseException | None:
     """Return the error that ended a term, or None. Errors that are no interruption are raised."""
     error = task.exception() if task.done() and not task.cancelled() else None
@@ -284,6 +229,7 @@ class ControllerParts(TypedDict):
     settings: Settings
     holder: str
     beside: NotRequired[Beside | None]
+    keeper: NotRequired[TermKeeper | None]
     cache: NotRequired[Cache | None]
 
 
@@ -306,6 +252,7 @@ class ElectedController(ABC):
     settings: Settings
     holder: str
     beside: Beside | None = None
+    keeper: TermKeeper | None = None
     cache: Cache | None = None
     """What all controllers of a process read, which somebody else runs; None makes one for each term."""
 
@@ -319,6 +266,7 @@ class ElectedController(ABC):
             stopwatch=self.stopwatch,
             chance=self.chance,
             beside=self.beside,
+            keeper=self.keeper,
         )
         await election.run(self.lead)
 

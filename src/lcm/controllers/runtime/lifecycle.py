@@ -10,6 +10,7 @@ of the leader's term.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -25,13 +26,15 @@ from lcm.model.base.errors import Gone, Later, Refused, Stuck
 from lcm.model.base.resource import Status, shorten_text
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.providers.protocols.labhost import NotReady
-from lcm.system.tasks import TimeLimit
+from lcm.system.tasks import LimitTimer, TimeLimit
 
 HOST_SECONDS: Final = 10.0
 """How long one question to a host may take, so that a silent host does not delay other objects.
 
 After the first question without an answer, a look asks that host nothing more.
 """
+_host_timer: Final[ContextVar[LimitTimer | None]] = ContextVar("_host_timer", default=None)
+"""What the questions of one controller share."""
 _NOT_PUT_OFF: Final = (0, datetime.min.replace(tzinfo=UTC))
 _log: Final = structlog.get_logger()
 
@@ -56,6 +59,11 @@ class Unknown:
 NOT_ASKED: Final = Unknown()
 
 
+def share_host_timer() -> None:
+    """Use one timer for all questions to hosts, of this task and those that it starts."""
+    _host_timer.set(LimitTimer(HOST_SECONDS, is_kept=True))
+
+
 async def ask(answer: Awaitable[T]) -> T | Unknown:
     """Await an answer; return Unknown when there is none, or when only a person can change it."""
     try:
@@ -67,7 +75,7 @@ async def ask(answer: Awaitable[T]) -> T | Unknown:
 async def ask_host(answer: Awaitable[T]) -> T | Unknown:
     """Await a host's answer for at most HOST_SECONDS; return Unknown after that."""
     try:
-        with TimeLimit(HOST_SECONDS):
+        with TimeLimit(HOST_SECONDS, _host_timer.get()):
             return await answer
     except TimeoutError:
         return Unknown(f"no answer within {HOST_SECONDS:g} s")

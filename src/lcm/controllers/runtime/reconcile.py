@@ -22,6 +22,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
@@ -116,7 +117,8 @@ class WorkQueue(Generic[K]):
             await taker
         except asyncio.CancelledError:
             if taker.cancelled():
-                self._takers.remove(taker)
+                with suppress(ValueError):  # whoever woke the next taker meanwhile has removed it
+                    self._takers.remove(taker)
             elif self._ready:
                 self._wake_taker()  # another one gets the key for which this one was woken
             raise

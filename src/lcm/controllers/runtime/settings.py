@@ -76,4 +76,8 @@ def owner_limits_of(settings: Settings) -> OwnerLimits:
         live=settings.max_live_per_owner,
         ahead=settings.max_ahead_per_owner,
         horizon=timedelta(days=settings.booking_horizon_days),
+        nodes=settings.max_nodes_per_owner,
+        hours_ahead=settings.max_hours_ahead_per_owner,
+        hours_per_month=settings.max_hours_per_owner_month,
+        usd_per_month=settings.max_usd_per_owner_month,
     )

@@ -5,7 +5,7 @@ proposal: the plane verifies it and commits claim, ports and time together.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.prices import SHIPPED_PRICES, PriceBook
 from lcm.system.tasks import run_until_first_ends
 
 LEASE: Final = "scheduler"
@@ -36,6 +37,8 @@ class SchedulerController(ElectedController):
 
     lease = LEASE
     kinds = (LabletSession, LabWorker, LabWorkerPool, WorkerTemplate, LabletDefinition, Reservation, SystemSettings)
+    prices: PriceBook = field(default=SHIPPED_PRICES, kw_only=True)
+    """By which machines are started in one pool rather than in another."""
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled. If the scheduler is disabled in the settings, wait and do nothing."""
@@ -50,7 +53,9 @@ class SchedulerController(ElectedController):
         placing = PlacementLoop(
             plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync
         )
-        view = await SchedulerView.follow(cache, terms=settings.terms, now=self.clock.now, changed=placing.wake)
+        view = await SchedulerView.follow(
+            cache, terms=settings.terms, now=self.clock.now, changed=placing.wake, prices=self.prices
+        )
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
         parts: Any = {"clock": self.clock, "chance": self.chance, "resync": resync}

@@ -20,13 +20,13 @@ import structlog
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.controllers.scheduler.places import BootTime
-from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome, is_unopened_seat
+from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SchedulingDecision, Seat, Waiting, is_asap
-from lcm.placement.request import BOOTING
+from lcm.placement.request import BOOTING, is_unopened_seat
 from lcm.placement.rules import is_static
 
 NEWS_SHARE: Final = 0.05

@@ -15,26 +15,31 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.scheduler.index import ClaimIndex, PoolRef, SeatKey, Spot
 from lcm.controllers.scheduler.places import BootTime, SeatPlaces
+from lcm.model.base.capacity import Claim
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.session import Seat
 from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.prices import PriceBook
 from lcm.placement.claims import Terms
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.places import PoolSnapshot, snapshot_pool, worker_place
-from lcm.placement.request import Place
+from lcm.placement.request import HeldClaim, Place
+from lcm.placement.small_runs import run_pause
 from lcm.placement.workers import ImageFacts, KnownWorkers, image_of
 from lcm.system.tasks import TimeSlice
 
 _RETIME_INTERVAL: Final = timedelta(seconds=1)
+_NEXT_MACHINE: Final = "the next machine"
 
 
 class FleetPlaces:
     """Places by namespace, in the order and with the claims that the caches tell."""
 
-    def __init__(self, cache: Cache, claims: ClaimIndex, workers: KnownWorkers) -> None:
+    def __init__(self, cache: Cache, claims: ClaimIndex, workers: KnownWorkers, prices: PriceBook) -> None:
         self._cache = cache
         self._claims = claims
         self._workers = workers
+        self._prices = prices
         self._fleets: dict[str, PlaceIndex] = {}
         self._place_at: dict[Spot, tuple[PlaceIndex, str]] = {}
         self._spots_of: dict[str, tuple[Spot, ...]] = {}
@@ -239,7 +244,7 @@ class FleetPlaces:
     def _snapshot(self, ref: PoolRef) -> PoolSnapshot | None:
         pool = self._cache.get(ref)
         template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
-        return snapshot_pool(pool, template, self._workers) if pool and template else None
+        return snapshot_pool(pool, template, self._workers, self._prices) if pool and template else None
 
     def _put_place(self, place: Place, namespace: str, spots: tuple[Spot, ...]) -> None:
         fleet = self.fleet(namespace)
@@ -251,12 +256,20 @@ class FleetPlaces:
             return
         self.has_news = self.has_news or not known or replace(fleet[place.id], usable_at=place.usable_at) != place
         fleet.put(place)
+        self._hold_end(place, spots[-1], fleet)
         if known:
             return
         self._spots_of[place.id] = spots
         for spot in spots:
             self._place_at[spot] = fleet, place.id
         self._unfilled.append((fleet, place.id))
+
+    def _hold_end(self, place: Place, spot: Spot, fleet: PlaceIndex) -> None:
+        """Hold the time in which a smaller machine makes way for another: nobody can be there through it."""
+        fleet.release(place.id, _NEXT_MACHINE)
+        if place.until is not None and not isinstance(spot, str):
+            end = place.until + run_pause(self._pools[spot[0]].boot.lead)
+            fleet.hold(place.id, HeldClaim(_NEXT_MACHINE, Claim(start=place.until, end=end, need=place.capacity)))
 
     def _note_time(self, place: Place, spots: tuple[Spot, ...], fleet: PlaceIndex) -> None:
         """Note how a place depends on the time."""

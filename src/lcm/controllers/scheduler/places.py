@@ -22,6 +22,7 @@ from lcm.placement.limits import OPENING_POLICIES
 from lcm.placement.places import (
     PoolSnapshot,
     seat_place,
+    small_run_room,
     template_room,
     usable_from,
     with_image_facts,
@@ -131,6 +132,7 @@ class SeatPlaces:
         self._most = row.pool.spec.max_workers
         self._ending = _ENDING if row.pool.metadata.deletion_timestamp is not None else ""
         self._idle = self._ending or ("" if row.pool.spec.policy in OPENING_POLICIES else _OPENS_NONE)
+        self._until = {one.number: one.until for one in row.pool.status.small_runs}
         self.boot = boot_time_of(row, terms)
         self.image = image_of(row.template.spec.worker)
         self.numbers = {*range(1, self._most + 1), *row.workers}
@@ -139,10 +141,11 @@ class SeatPlaces:
     def is_made_of(self, pool: LabWorkerPool) -> bool:
         """Return whether a pool is as it was, apart from which workers fill its seats."""
         known = self._row.pool
-        return (known.spec, known.metadata.deletion_timestamp, known.status.boot_seconds) == (
+        return (known.spec, known.metadata.deletion_timestamp, known.status.boot_seconds, known.status.small_runs) == (
             pool.spec,
             pool.metadata.deletion_timestamp,
             pool.status.boot_seconds,
+            pool.status.small_runs,
         )
 
     def make(self, number: int, worker: LabWorker | None, now: datetime, *, is_claimed: bool) -> Place | None:
@@ -151,15 +154,17 @@ class SeatPlaces:
         A claimed seat gets its worker even where no other seat would, and is then closed to others: every pool launches
         for what it promised.
         """
+        room, until = small_run_room(self._row, number) or self._room, self._until.get(number)
         if worker is not None and usable_from(worker, now, self.boot.usual) is not None:
-            made = worker_place(worker, now, boot=self.boot.usual, room=self._room)
+            made = worker_place(worker, now, boot=self.boot.usual, room=room)
             place, closed = _as_booting_seat(made, worker, self._row), self._ending
             closed = closed or (_BEYOND_SIZE if number > self._most else "")
-            return replace(place, closed=closed) if closed else place
+            return replace(place, closed=closed or place.closed, until=until) if closed or until else place
         closed = self._idle if number <= self._most else _BEYOND_SIZE
-        if self._room is None or (closed and not is_claimed):
+        if room is None or (closed and not is_claimed):
             return None
-        return seat_place(self._row, number, self._room, now + self.boot.lead, closed=closed)
+        place = seat_place(self._row, number, room, now + self.boot.lead, closed=closed)
+        return replace(place, until=until) if until else place
 
 
 def boot_time_of(row: PoolSnapshot | None, terms: Terms) -> BootTime:

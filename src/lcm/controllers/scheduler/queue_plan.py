@@ -19,9 +19,9 @@ from lcm.model.base.clock import Stopwatch
 from lcm.model.kinds.session import LabletSession, Rejection, SchedulingDecision, is_asap
 from lcm.placement.candidate import IndexedPlace, PackedRequest, accepts_sessions, format_moment
 from lcm.placement.fleet import PlaceIndex
-from lcm.placement.place import Placement, assign, count_rejections
+from lcm.placement.place import OpeningOrder, Placement, assign, count_rejections, first_opening, opening_order
 from lcm.placement.places import session_holder
-from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
+from lcm.placement.request import HeldClaim, Place, PlacementRequest, is_unopened_seat
 from lcm.placement.rules import request_facts, static_rejection
 from lcm.placement.timeline import micros, moment_of
 
@@ -148,11 +148,6 @@ def plan(fleet: PlaceIndex, seekers: Sequence[Seeker], rules: QueueRules) -> Seq
             fleet.hold(place_id, held)
 
 
-def is_unopened_seat(found: Place) -> bool:
-    """Return whether a place is a seat whose worker has not been started."""
-    return found.seat and found.closed != BOOTING
-
-
 class _QueuePlanner:
     """The decisions so far, held as claims on the fleet."""
 
@@ -219,7 +214,9 @@ class _PlaceSearch:
         self._lines = lines
         self._ask = PackedRequest(request)
         self.candidate_count = len(lines)
-        self._heap: list[tuple[int, bool, str]] | None = None
+        self._heap: list[OpeningOrder] | None = None
+        self._opening = 0
+        """When the first of the seats without a worker could be used, if its machine were started now."""
         self._rejections: tuple[Rejection, ...] | None = None
 
     def earliest_at(self, place_id: str | None, *, promised: bool) -> tuple[datetime, IndexedPlace] | None:
@@ -243,23 +240,28 @@ class _PlaceSearch:
                 return found
             shelves = (*self._fleet.workers, *self._fleet.seats)
             lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(self._ask)))
-            moments = ((self._earliest(line), line.place) for line in lines)
-            self._heap = [(at, one.seat, one.id) for at, one in moments if at is not None]
+            moments = [(at, line) for line in lines if (at := self._earliest(line)) is not None]
+            self._opening = first_opening(moments)
+            self._heap = [self._order(at, line) for at, line in moments]
             heapify(self._heap)
         return None
 
     def find_soonest(self) -> tuple[datetime, IndexedPlace] | None:
         """Find the place that takes the request first. Holds were only added since, so places only became later."""
         while self._heap:
-            known, seat, place_id = self._heap[0]
-            moment = self._earliest(self._lines[place_id])
-            if moment == known:
-                return moment_of(known), self._lines[place_id]
+            known = self._heap[0]
+            line = self._lines[known[-1]]
+            moment = self._earliest(line)
             if moment is None:
                 heappop(self._heap)
+            elif (order := self._order(moment, line)) == known:
+                return moment_of(moment), line
             else:
-                heapreplace(self._heap, (moment, seat, place_id))
+                heapreplace(self._heap, order)
         return None
+
+    def _order(self, at: int, line: IndexedPlace) -> OpeningOrder:
+        return opening_order(at, line, self._ask.request, self._opening)
 
     def rejections(self) -> tuple[Rejection, ...]:
         """Count what is in the way of requests like this; computed only when somebody is told."""

@@ -63,6 +63,8 @@ def risk_of(session: LabletSession, facts: RiskFacts) -> Risk | None:
     name = f"{seat.pool}/{seat.number}"
     if facts.place is None:
         return Risk(RiskReason.NO_WORKER, f"its planned worker {name} has no machine and gets none")
+    if facts.place.until is not None and claim.start >= facts.place.until:
+        return None  # another machine takes the place of this smaller one
     return _lateness_risk(name, claim, facts.place, facts) or _occupied_risk(name, claim, facts.place, facts)
 
 

@@ -28,7 +28,7 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, Seat, get_claim
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.money.prices import declared_capacity
+from lcm.model.money.prices import SHIPPED_PRICES, PriceBook, declared_capacity
 from lcm.placement.claims import Terms
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.limits import LIMITS
@@ -59,6 +59,7 @@ class SchedulerView:
         terms: Callable[[], Terms],
         now: Callable[[], datetime],
         changed: Callable[[], object],
+        prices: PriceBook = SHIPPED_PRICES,
     ) -> None:
         """See `follow`."""
         self._cache = cache
@@ -70,7 +71,7 @@ class SchedulerView:
         self.session_index = SessionIndex()
         self._claims = ClaimIndex(lambda session, claim: self.durations.likely_claim(session, claim, now(), terms()))
         self._workers = KnownWorkers()
-        self._places = FleetPlaces(cache, self._claims, self._workers)
+        self._places = FleetPlaces(cache, self._claims, self._workers, prices)
         self.undersized: dict[str, None] = {}
         """The uids of workers that hold less than their spec declares, or whose declared capacity is not known."""
         self._uids: dict[Ref[Any], str] = {}
@@ -89,9 +90,10 @@ class SchedulerView:
         terms: Callable[[], Terms],
         now: Callable[[], datetime],
         changed: Callable[[], object],
+        prices: PriceBook = SHIPPED_PRICES,
     ) -> Self:
         """Follow a cache that is ready, until `stop` is called; `changed` is called whenever something changed."""
-        made = cls(cache, terms=terms, now=now, changed=changed)
+        made = cls(cache, terms=terms, now=now, changed=changed, prices=prices)
         kinds = (LabWorker, LabWorkerPool, Reservation, LabletSession)
         made.stop = await cache.replay(made._on_change, kinds)
         return made

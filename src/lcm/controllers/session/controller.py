@@ -11,6 +11,7 @@ from typing import Final
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, SessionRef, WorkerRef, ref_of
 from lcm.controllers.runtime.election import ElectedController
+from lcm.controllers.runtime.lifecycle import share_host_timer
 from lcm.controllers.runtime.reconcile import RESYNC, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.session.effects import SessionEffects
@@ -19,7 +20,7 @@ from lcm.controllers.session.lab_watch import LabWatch
 from lcm.controllers.session.lifecycle import SessionLifecycle, rest_of
 from lcm.controllers.session.look import LookMemory, SessionLook, find_next_starts
 from lcm.controllers.session.sweeping import FileSweep, LabSweep
-from lcm.controllers.session.view import SessionRules
+from lcm.controllers.session.view import SessionRules, is_reclaimed
 from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.definition import LabletDefinition
@@ -54,6 +55,7 @@ class LabletController(ElectedController):
     """How fast the cloud's time runs: labs are polled that much more often."""
 
     async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        share_host_timer()
         occupants, rules = await Occupants.follow(cache), settings.derive(self._make_rules)
         eyes = SessionLook(plane, cache, self.hosts, self.clock, occupants, LookMemory(self.clock))
         hands = SessionEffects(plane, self.hosts, self.artifacts, self.clock)
@@ -113,9 +115,14 @@ class _WaitingSessions:
     poke: Callable[[SessionRef], object]
 
     def on_change(self, seen: ObjectChange) -> None:
-        """Requeue the sessions of a worker that changed."""
-        if seen.ref.kind is LabWorker:
-            self.requeue_on(seen.ref)
+        """Requeue the sessions of a worker that changed; all of them if the cloud takes its machine away."""
+        if seen.ref.kind is not LabWorker:
+            return
+        self.requeue_on(seen.ref)
+        worker = seen.resource if isinstance(seen.resource, LabWorker) else None
+        if worker is not None and is_reclaimed(worker):
+            for session in self.occupants.on(worker):
+                self.poke(ref_of(session))
 
     def requeue_on(self, ref: WorkerRef) -> None:
         """Requeue the sessions whose turn it is to start on a worker."""

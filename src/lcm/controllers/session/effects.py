@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from lcm.control.objects.session_files import stored_name
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.controllers.runtime.lifecycle import Failure, Unknown, ask_host
-from lcm.controllers.session.progress import LAB_FILE, collected_uri, held_name, prepared_name, prepared_uri, title_of
+from lcm.controllers.session.progress import collected_uri, held_name, prepared_name, prepared_uri, title_of
 from lcm.controllers.session.starting import NOT_PREPARED
 from lcm.controllers.session.view import (
     Collect,
@@ -29,12 +29,14 @@ from lcm.controllers.session.view import (
     Prepare,
     Remove,
     Restart,
+    Save,
     SessionView,
     Start,
 )
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Invalid, Later, Stuck, TooLarge
 from lcm.model.kinds.definition import PortTemplate
+from lcm.model.kinds.saved_lab import LAB_FILE, file_of_save
 from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import (
     InterfaceObservation,
@@ -44,8 +46,9 @@ from lcm.model.telemetry.observation import (
     trim_observation,
 )
 from lcm.model.topology.lab import rewrite
+from lcm.model.topology.lab_text import MAX_BYTES
 from lcm.model.topology.ports import used_ports
-from lcm.providers.protocols.artifacts import Artifacts
+from lcm.providers.protocols.artifacts import Artifacts, check_size
 from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, NodeFacts, NodeUse, SimulationStats
 from lcm.providers.protocols.permit import check_permit
 from lcm.system.tasks import TimeLimit
@@ -123,7 +126,8 @@ class SessionEffects:
 
     async def _discard(self, view: SessionView) -> EffectOutcome:
         """Remove files that nobody reads any more. If the store does not answer, `FileSweep` removes them later."""
-        uris = [prepared_uri(view.session), *([collected_uri(view.session)] if view.is_deleted else [])]
+        files = dict.fromkeys((LAB_FILE, *(one.name for one in view.status.artifacts))) if view.is_deleted else ()
+        uris = [prepared_uri(view.session), *(collected_uri(view.session, file) for file in files)]
         check_permit()
         try:
             with TimeLimit(DISCARD_SECONDS):
@@ -162,7 +166,9 @@ class SessionEffects:
             case Remove():
                 await host.remove(effect.lab_id)
             case Collect():
-                return await self._collect(host, view, effect.lab_id)
+                return await self._save(host, view, effect.lab_id, LAB_FILE)
+            case Save():
+                return await self._save(host, view, effect.lab_id, file_of_save(effect.request.name), MAX_BYTES)
             case Observe():
                 await self._observe(host, view, effect)
         return None
@@ -183,11 +189,15 @@ class SessionEffects:
             return Failure("OtherPorts", f"its lab was there, on ports that are not its own: {strays[:5]}")
         return lab
 
-    async def _collect(self, host: LabHost, view: SessionView, lab_id: str) -> EffectOutcome:
-        text = await host.topology(lab_id)
+    async def _save(
+        self, host: LabHost, view: SessionView, lab_id: str, file: str, most: int | None = None
+    ) -> EffectOutcome:
+        data = (await host.topology(lab_id)).encode()
         check_permit()
         try:
-            return await self.artifacts.put_temporary(stored_name(view.session, LAB_FILE), text.encode())
+            if most is not None:
+                check_size("the lab file", len(data), most)
+            return await self.artifacts.put_temporary(stored_name(view.session, file), data)
         except TooLarge as error:
             return Failure("TooLarge", str(error), hopeless=True)
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, poll_again
 from lcm.controllers.scheduler.sessions import MAX_RETRIES
-from lcm.controllers.session.progress import LAB_FILE, StepName, at_step
+from lcm.controllers.session.progress import StepName, at_step
+from lcm.controllers.session.saving import stored_file
 from lcm.controllers.session.view import (
     CAN_RUN,
     Collect,
@@ -22,7 +23,8 @@ from lcm.controllers.session.view import (
     retry_refused,
 )
 from lcm.model.base.resource import Truth, has_condition, shorten_text
-from lcm.model.kinds.session import Artifact, SessionPhase, fields_to_place_again, is_asap
+from lcm.model.kinds.saved_lab import LAB_FILE
+from lcm.model.kinds.session import SessionPhase, fields_to_place_again, is_asap
 from lcm.providers.protocols.artifacts import StoredArtifact
 
 _P: Final = SessionPhase
@@ -56,13 +58,7 @@ def after_collect(view: SessionView, outcome: EffectOutcome) -> Decision:
         return retry_refused(view, outcome)
     if not isinstance(outcome, StoredArtifact):
         return poll_again(view)
-    saved = Artifact(
-        name=LAB_FILE,
-        digest=outcome.digest,
-        size_bytes=outcome.size_bytes,
-        collected_at=view.now,
-        expires_at=view.now + view.rules.kept_for,
-    )
+    saved = stored_file(view, LAB_FILE, outcome)
     others = tuple(one for one in view.status.artifacts if one.name != LAB_FILE)
     return _step_to_stopping(view, "observed and saved", artifacts=(*others, saved))
 

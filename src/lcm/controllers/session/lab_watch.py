@@ -35,6 +35,8 @@ class _WatchedWorker:
     due: datetime
     views: dict[SessionRef, SessionView] = field(default_factory=dict)
     shown: LabNodes = field(default_factory=dict)
+    unchanged: tuple[LabWorker, SessionRules] | None = None
+    """The worker and the rules for which what was shown was no news to any of these sessions; None if it was."""
 
 
 class LabWatch:
@@ -82,6 +84,7 @@ class LabWatch:
             self._workers[ref] = _WatchedWorker(view.now + view.rules.watch)
             self._runtime.enqueue(ref)
         self._workers[ref].views[ref_of(view.session)] = view
+        self._workers[ref].unchanged = None
 
     async def _reconcile(self, ref: WorkerRef) -> Requeue:
         """Ask a worker for its nodes when that is due, wake whom it concerns, and return when to ask again."""
@@ -103,10 +106,17 @@ class LabWatch:
         lost = worker is None or is_worker_lost(worker)
         nodes = Unknown() if worker is None or lost else await ask_lab_host(self._read_nodes(worker))
         shown: LabNodes = {} if isinstance(nodes, Unknown) else nodes
-        for session, view in known.views.items():
-            if worker is None or _is_news(view, worker, self._rules(), shown, known.shown):
-                self._wake(session)
-        known.shown = shown
+        rules, before = self._rules(), known.unchanged
+        if before is not None and before[0] is worker and before[1] is rules and shown == known.shown:
+            return
+        news = [
+            one
+            for one, view in known.views.items()
+            if worker is None or _is_news(view, worker, rules, shown, known.shown)
+        ]
+        for session in news:
+            self._wake(session)
+        known.shown, known.unchanged = shown, None if news or worker is None else (worker, rules)
 
     async def _read_nodes(self, worker: LabWorker) -> LabNodes:
         return await (await self._hosts.of(worker)).all_nodes()

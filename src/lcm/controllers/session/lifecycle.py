@@ -23,7 +23,7 @@ from lcm.controllers.runtime.lifecycle import (
     update_status,
 )
 from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
-from lcm.controllers.session import ending, running, starting
+from lcm.controllers.session import ending, running, saving, starting
 from lcm.controllers.session.effects import SessionEffects
 from lcm.controllers.session.look import SessionLook
 from lcm.controllers.session.progress import LAB_RUNS, is_left_stopped, restart_count
@@ -40,6 +40,7 @@ from lcm.controllers.session.view import (
     React,
     Remove,
     Restart,
+    Save,
     SessionRules,
     SessionView,
     Start,
@@ -169,6 +170,8 @@ def react(view: SessionView, effect: Effect, outcome: EffectOutcome) -> Decision
     """Return what to do after an effect, by its outcome."""
     if isinstance(effect, Start):
         return starting.after_start(view, effect, outcome)
+    if isinstance(effect, Save):
+        return saving.after_save(view, effect.request, outcome)
     return REACTIONS[type(effect)](view, outcome)
 
 

@@ -34,6 +34,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
 from lcm.model.base.resource import Truth, has_condition
 from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.saved_lab import as_continued
 from lcm.model.kinds.session import MAX_NODES, ON_WORKER_PHASES, LabletSession, NodeState, SessionPhase
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.telemetry.observation import sum_use
@@ -179,6 +180,7 @@ class SessionLook:
     async def look(self, session: LabletSession, rules: SessionRules) -> SessionView:
         """Return a view with what a session's phase needs."""
         definition = await self._find(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
+        definition = as_continued(definition, session.status.continues) if definition else None
         worker = await self._find_worker(session)
         view = SessionView(session, self.clock.now(), rules, definition, worker)
         if view.status.phase in ON_WORKER_PHASES and not _is_decided_unseen(view):
@@ -239,18 +241,21 @@ class SessionLook:
         converged, uid = await ask_lab_host(host.converged(lab.lab_id)), view.session.metadata.uid
         if converged is True:
             self.memory.end_boot(uid)
-        if converged is not False or view.session.status.phase is _P.RUNNING or not is_node_look_due(view):
+        if converged is not False or view.session.status.phase is _P.RUNNING:
             return {"converged": converged}
-        if not self.memory.take_boot_look(uid, view.rules.told_every):
-            return {"converged": converged}
+        seen = {"converged": converged, "usual": self._usual_start(view.session)}
+        if not is_node_look_due(view) or not self.memory.take_boot_look(uid, view.rules.told_every):
+            return seen
         nodes = await self._look_at_nodes(host, lab, view)
         stats = await ask_lab_host(host.simulation_stats(lab.lab_id))
         use = None if isinstance(stats, Unknown) else sum_use(node_stats(one) for one in stats.nodes.values())
-        name, namespace = view.session.spec.definition, view.session.metadata.namespace
-        usual = self.memory.usual_start(
+        return {**seen, **nodes, "use": use}
+
+    def _usual_start(self, session: LabletSession) -> timedelta | None:
+        name, namespace = session.spec.definition, session.metadata.namespace
+        return self.memory.usual_start(
             namespace, name, lambda: usual_start(self.cache.all(LabletSession), namespace, name)
         )
-        return {"converged": converged, **nodes, "use": use, "usual": usual}
 
     async def _look_at_nodes(self, host: LabHost, lab: LabSummary, view: SessionView) -> Mapping[str, Any]:
         """Read the states of a lab's nodes. Their labels are read once: later they are those of the session."""

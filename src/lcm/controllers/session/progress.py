@@ -18,6 +18,7 @@ from lcm.controllers.session.view import SessionView, set_condition
 from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
 from lcm.model.kinds.console import consoles_of
 from lcm.model.kinds.definition import PortTemplate
+from lcm.model.kinds.saved_lab import LAB_FILE
 from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase
 from lcm.model.kinds.worker import LabWorker, address_of
 from lcm.model.telemetry.observation import LabUse
@@ -125,7 +126,6 @@ def _remaining_text(view: SessionView) -> str:
     return f"; about {left} s more, judging by other sessions" if left > 0 else "; other sessions took less time"
 
 
-LAB_FILE: Final = "lab.yaml"
 _TITLE_LIMIT: Final = 64
 """The longest title that CML allows."""
 _TITLE_PATTERN: Final = re.compile(r".* \[([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\]", re.DOTALL)

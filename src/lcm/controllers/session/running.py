@@ -20,9 +20,19 @@ from lcm.controllers.session.progress import (
     with_restart,
 )
 from lcm.controllers.session.starting import give_up
-from lcm.controllers.session.view import Decision, EffectOutcome, Observe, Restart, SessionView, is_worker_lost, move
+from lcm.controllers.session.view import (
+    Decision,
+    EffectOutcome,
+    Observe,
+    Restart,
+    Save,
+    SessionView,
+    is_reclaimed,
+    is_worker_lost,
+    move,
+)
 from lcm.model.base.resource import Truth, find_condition, has_condition, shorten_text
-from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
+from lcm.model.kinds.session import SessionPhase, clear_timed_out_requests, open_requests
 from lcm.model.kinds.worker import address_of
 from lcm.providers.protocols.labhost import LabSummary
 
@@ -33,28 +43,45 @@ _CML_RESOLUTION: Final = timedelta(seconds=1)
 
 
 def decide_running(view: SessionView) -> Decision:
-    """Keep a session running until its time is over, while its lab exists. Drop old observation requests."""
+    """Keep a session running until its time is over, while its lab exists. Drop old requests."""
     status, lab = view.status, view.lab
     if view.is_overdue:
         progress = at_step(view, StepName.COLLECT)
         return move(view, _P.COLLECTING, _OVER, outcome=_P.COMPLETED, outcome_reason=_OVER, progress=progress)
-    if is_worker_lost(view.worker):
-        return give_up(view, f"its worker {view.worker_label} is lost, and its lab with it")
-    if (answered := clear_timed_out_request(status, view.now)) is not status:
+    if (leaves := _leave_worker(view)) is not None:
+        return leaves
+    if (answered := clear_timed_out_requests(status, view.now)) is not status:
         return Report(answered)
     if isinstance(lab, Unknown):
         return _wait_for_watch(view)
     if lab is None or lab.lab_id != status.cml_lab_id:
         return give_up(view, f"its lab is gone from {view.worker_label}")
-    request = status.observation_request
     return (
-        (Do(Observe(lab.lab_id, request.id)) if request else None)
+        _answer_request(view, lab)
         or _update_urls(view)
         or _update_nodes(view)
         or _keep_lab_up(view, lab)
         or _observe_edit(view, lab)
         or _rest(view, lab)
     )
+
+
+def _answer_request(view: SessionView, lab: LabSummary) -> Decision | None:
+    """Do what somebody wants of the lab: the observation first, which takes less time."""
+    observation, save = view.status.observation_request, view.status.save_request
+    if observation is not None:
+        return Do(Observe(lab.lab_id, observation.id))
+    return Do(Save(lab.lab_id, save)) if save is not None else None
+
+
+def _leave_worker(view: SessionView) -> Decision | None:
+    """Abandon a lab whose worker is lost; save one whose machine is about to be. Both are tried again elsewhere."""
+    if is_worker_lost(view.worker):
+        return give_up(view, f"its worker {view.worker_label} is lost, and its lab with it")
+    if not is_reclaimed(view.worker):
+        return None
+    why, progress = f"the cloud takes the machine of {view.worker_label} away", at_step(view, StepName.COLLECT)
+    return move(view, _P.COLLECTING, why, outcome=_P.FAILED, outcome_reason=why, progress=progress)
 
 
 def is_undisturbed(view: SessionView) -> bool:
@@ -67,7 +94,7 @@ def is_undisturbed(view: SessionView) -> bool:
         and not view.is_lab_stopped
         and not isinstance(view.nodes, Unknown)
         and bool(view.nodes)
-        and view.status.observation_request is None
+        and not open_requests(view.status)
         and (stopped is None or view.now >= stopped.last_transition_at + view.rules.forgiven)
     )
 

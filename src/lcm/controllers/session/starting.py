@@ -28,6 +28,7 @@ from lcm.controllers.session.view import (
     Prepare,
     SessionView,
     Start,
+    is_reclaimed,
     is_worker_lost,
     move,
     poll_patiently,
@@ -166,8 +167,8 @@ def _give_up_if_over(view: SessionView) -> Decision | None:
         return give_up(view, told, outcome=_P.EXPIRED)
     if is_asap(session) and status.claim is not None and view.now >= status.claim.end - CLEAN_UP_TIME:
         return give_up(view, f"its time on {view.worker_label} was over before it ran")
-    if is_worker_lost(view.worker):
-        return give_up(view, f"its worker {view.worker_label} is lost")
+    if is_worker_lost(view.worker) or is_reclaimed(view.worker):
+        return give_up(view, f"its worker {view.worker_label} is lost, or about to be")
     if view.definition is None:
         return _give_up_for_good(view, Failure("NoDefinition", f"its definition {session.spec.definition} is gone"))
     if view.is_overdue:

@@ -26,6 +26,7 @@ from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, Refused, Stuck
+from lcm.model.kinds.saved_lab import save_of_file
 from lcm.model.kinds.session import SESSION_MACHINE, Artifact, LabletSession, worker_of
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.artifacts import Artifacts, ListedArtifact, parse_address
@@ -94,7 +95,10 @@ def find_leftover_files(
             owner = find_session(name.partition("/")[0]) if age >= FILE_GRACE else None
             return age >= FILE_GRACE and (owner is None or owner.status.phase in SESSION_MACHINE.final)
         whose = _COLLECTED_NAME.fullmatch(name)
-        told = _find_artifact(find_session(whose[2]), whose[3]) if whose else None
+        session = find_session(whose[2]) if whose else None
+        told = _find_artifact(session, whose[3]) if whose else None
+        if told is None and session is not None and whose is not None and save_of_file(whose[3]) is not None:
+            return age >= FILE_GRACE  # newer saves have taken its place, or nobody recorded it in time
         return _is_expired(told, now) if told else age >= kept_for
 
     return [one.uri for one in listed if is_left(one)]

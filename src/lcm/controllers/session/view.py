@@ -23,13 +23,15 @@ from lcm.controllers.runtime.lifecycle import (
 )
 from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.saved_lab import SaveRequest
 from lcm.model.kinds.session import (
-    OBSERVATION_LIMIT,
     SESSION_MACHINE,
     LabletSession,
     LabletSessionStatus,
     NodeState,
     SessionPhase,
+    open_requests,
+    unanswered_fields,
 )
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.telemetry.observation import LabUse
@@ -43,6 +45,8 @@ _LOST_PHASES: Final = frozenset({_W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W
 _OBSERVABLE_PHASES: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
 _PATIENCE_DIVISOR: Final = 20
 """Polling after a twentieth of the elapsed time notices the end at most a twentieth too late."""
+_EARLY: Final = 0.75
+"""Hardly a lab comes up in less than this part of the usual time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,9 @@ class SessionView(LifeView[LabletSession, LabletSessionStatus], frozen=True):
 
     def cap_at_deadline(self, then: datetime) -> datetime:
         """Return a moment, or an earlier one at which something must be decided whatever is seen."""
-        due, request = SESSION_MACHINE.deadline(self.status.phase, self.status), self.status.observation_request
+        due = SESSION_MACHINE.deadline(self.status.phase, self.status)
         moments = [due[0]] if due else []
-        if request is not None:
-            moments.append(request.requested_at + OBSERVATION_LIMIT)
+        moments += [request.deadline for request in open_requests(self.status).values()]
         return min((one for one in moments if self.now < one < then), default=then)
 
 
@@ -171,6 +174,13 @@ class Observe(LabEffect):
     request_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Save(LabEffect):
+    """Save the lab as it runs, to answer a request."""
+
+    request: SaveRequest
+
+
 class Collect(LabEffect):
     """Save the lab with the present configuration of its nodes."""
 
@@ -184,7 +194,7 @@ class Discard:
     """Remove the file that was prepared."""
 
 
-Effect = Prepare | Import | Start | Restart | Observe | Collect | Remove | Discard
+Effect = Prepare | Import | Start | Restart | Observe | Save | Collect | Remove | Discard
 
 
 Decision = LifeDecision[LabletSessionStatus, Effect]
@@ -194,17 +204,23 @@ React = Callable[[SessionView, EffectOutcome], Decision]
 
 def move(view: SessionView, phase: SessionPhase, reason: str, **fields: Any) -> Report[LabletSessionStatus]:  # noqa: ANN401 - fields of a status
     """Return a step to another phase, with the other status fields that change with it."""
-    request = view.status.observation_request
-    if request is not None and phase not in _OBSERVABLE_PHASES:  # its lab no longer exists
-        error = f"not observed: the session was {phase} before {request.requested_by} could be answered"
-        fields = {"observation_request": None, "observation_error": error} | fields
+    if phase not in _OBSERVABLE_PHASES:  # its lab no longer exists
+        for name, one in open_requests(view.status).items():
+            error = f"not {one.deed}: the session was {phase} before {one.requested_by} could be answered"
+            fields = unanswered_fields(name, error) | fields
     return enter_phase(view, phase, reason, **fields)
 
 
 def poll_patiently(view: SessionView) -> Wait:
-    """Look again after a part of the time that the phase has taken: what takes minutes is not polled every second."""
-    passed = (view.now - view.entered_at) / _PATIENCE_DIVISOR
-    return Wait(view.now + max(view.rules.poll, min(passed, view.rules.told_every)))
+    """Look again after a part of the time that the phase has taken: what takes minutes is not polled every second.
+
+    Before labs of the definition usually come up, there is nothing to see but how far it is.
+    """
+    passed, told_every = view.now - view.entered_at, view.rules.told_every
+    is_early = view.usual is not None and passed + told_every < view.usual * _EARLY
+    return Wait(
+        view.now + (told_every if is_early else max(view.rules.poll, min(passed / _PATIENCE_DIVISOR, told_every)))
+    )
 
 
 def retry_refused(view: SessionView, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
@@ -229,6 +245,11 @@ def is_machine_gone(worker: LabWorker | None) -> bool:
     if worker is None or worker.status.phase is WorkerPhase.TERMINATED:
         return True
     return worker.status.ec2.gone_at is not None or not worker.status.ec2.instance_id
+
+
+def is_reclaimed(worker: LabWorker | None) -> bool:
+    """Return whether the cloud has given notice that it takes a lab's machine away."""
+    return worker is not None and worker.status.ec2.reclaim_at is not None
 
 
 def is_worker_lost(worker: LabWorker | None) -> bool:

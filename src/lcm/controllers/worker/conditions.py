@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from lcm.model.base.capacity import Amount, dimension_words
-from lcm.model.base.resource import Condition, Truth, has_condition, with_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, has_condition, with_condition
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, get_claim
 from lcm.model.kinds.worker import (
     HOSTING_PHASES,
@@ -28,12 +28,18 @@ from lcm.model.kinds.worker import (
     WorkerPhase,
     compute_usage,
 )
+from lcm.model.money.prices import declared_capacity
 from lcm.model.topology.node_definitions import NodeSize, sizes_unlike_shipped
 from lcm.providers.protocols.compute import Instance, StatusChecks
 from lcm.providers.protocols.labhost import Licence, NodeDefinition, Stats
 
 _P = WorkerPhase
 _PHASES_WITHOUT_MACHINE: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.TERMINATED})
+_SIZED_PHASES: Final = frozenset({_P.READY, _P.ACTIVE, _P.DRAINING})
+_MACHINE_AMOUNTS: Final = ("cpu_millis", "memory_mb")
+"""What a type of machine says that it has."""
+_USABLE_SHARE: Final = 0.95
+"""The operating system keeps some of the memory for itself."""
 _C = WorkerCondition
 _ORDER: Final = {str(name): place for place, name in enumerate(WorkerCondition)}
 
@@ -45,8 +51,12 @@ def with_conditions(
     sessions: Sequence[LabletSession],
     require_licensed: bool,
     now: datetime,
+    template: LabWorkerSpec | None = None,
 ) -> LabWorkerStatus:
-    """Return a status with what is claimed of the worker, and with the conditions that follow from it."""
+    """Return a status with what is claimed of the worker, and with the conditions that follow from it.
+
+    `template` is the spec that its pool makes workers by now; without a pool it is the worker's own.
+    """
     status = msgspec.structs.replace(status, usage=_usage_of(status, sessions, now))
     conditions = status.conditions
     licensed = _licensed_condition(status)
@@ -57,6 +67,9 @@ def with_conditions(
         _accepting_condition(worker, status, licensed=licensed[1] is Truth.TRUE or not require_licensed),
         _capacity_condition(status),
     ]
+    differs = describe_difference(template or worker.spec, worker.spec, status)
+    if differs or find_condition(conditions, _C.LIKE_TEMPLATE) is not None:
+        known.append((_C.LIKE_TEMPLATE, Truth.FALSE if differs else Truth.TRUE, *(differs or ("Like", ""))))
     if status.phase is _P.TERMINATED:  # the monitor no longer looks, and there is nothing to see
         known += [(name, Truth.UNKNOWN, "NoInstance", "") for name in (_C.HEALTH_CHECK_PASSED, _C.REACHABLE)]
     for name, truth, reason, message in known:
@@ -105,6 +118,7 @@ def _accepting_condition(worker: LabWorker, status: LabWorkerStatus, *, licensed
     obstacles = (
         (worker.metadata.deletion_timestamp is not None, "Deleted", ""),
         (status.phase not in HOSTING_PHASES, f"Phase{status.phase}", ""),
+        (status.ec2.reclaim_at is not None, "Reclaimed", "the cloud takes its spot machine away"),
         (worker.spec.wanted_state == "stopped", "WantedStopped", ""),
         (not worker.spec.accepts_sessions, "NotAdmitted", NOT_ADMITTED),
         (status.cml.ready is not True, "CMLNotReady", ""),
@@ -117,6 +131,30 @@ def _accepting_condition(worker: LabWorker, status: LabWorkerStatus, *, licensed
         if is_in_the_way:
             return _C.ACCEPTING_LABS, Truth.FALSE, reason, message
     return _C.ACCEPTING_LABS, Truth.TRUE, "Ready", ""
+
+
+def describe_difference(wanted: LabWorkerSpec, own: LabWorkerSpec, status: LabWorkerStatus) -> tuple[str, str] | None:
+    """Return in what a worker's machine differs from a template, in a word and a sentence; None if in nothing.
+
+    A size is compared only if it is less than declared: then there is less room than was promised.
+    """
+    kind, aws = status.ec2.instance_type, wanted.aws
+    types = (aws.instance_type, *aws.instance_type_alternatives)
+    if kind and kind not in types:
+        return "OtherType", f"its machine is a {kind}, and its template says {' or '.join(types)}"
+    if (own.aws.region, own.aws.market) != (aws.region, aws.market):
+        return (
+            "OtherPlace",
+            f"it is {own.aws.market} in {own.aws.region}, its template says {aws.market} in {aws.region}",
+        )
+    declared, has = declared_capacity(wanted), status.capacity if status.phase in _SIZED_PHASES else None
+    if declared is None or has is None:
+        return None
+    short = [name for name in _MACHINE_AMOUNTS if getattr(has, name) < _USABLE_SHARE * getattr(declared, name)]
+    if not short:
+        return None
+    figures = ", ".join(f"{getattr(has, name)} of {getattr(declared, name)} {name}" for name in short)
+    return "Smaller", f"its machine has less than its template says: {figures}"
 
 
 def _usage_of(status: LabWorkerStatus, sessions: Sequence[LabletSession], now: datetime) -> CapacityUsage | None:
@@ -161,6 +199,7 @@ def ec2_facts(known: Ec2Facts, instance: Instance) -> Ec2Facts:
         private_ip=instance.private_ip,
         public_ip=instance.public_ip,
         launched_at=instance.launched_at,
+        state_since=instance.state_since,
         gone_at=None,
     )
 

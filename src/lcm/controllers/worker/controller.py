@@ -12,6 +12,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.discovery.search import Discovery
 from lcm.controllers.runtime.election import ElectedController
+from lcm.controllers.runtime.lifecycle import share_host_timer
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.worker.effects import WorkerEffects
@@ -19,6 +20,7 @@ from lcm.controllers.worker.lifecycle import WorkerLifecycle, is_serving_on, res
 from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import IdleDetection, Occupants
+from lcm.controllers.worker.region_watch import SPOT_INTERVAL, SpotWatch, TemplateCheck
 from lcm.controllers.worker.view import WorkerRules
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.session import LabletSession
@@ -36,6 +38,7 @@ CONCURRENCY: Final = 64
 
 A registration may take minutes, a look at a silent CML seconds.
 """
+_MIN_INTERVAL: Final = timedelta(seconds=0.2)
 _HORIZON_MARGIN: Final = timedelta(minutes=5)
 
 
@@ -53,6 +56,7 @@ class WorkerController(ElectedController):
     """How fast the cloud's time goes. Machines are polled that much more often."""
 
     async def _work(self, plane: Plane, cache: Cache, settings: CurrentSettings) -> None:
+        share_host_timer()
         occupants = await Occupants.follow(cache)
         eyes = WorkerLook(self.cloud, self.hosts, self.clock)
         hands = WorkerEffects(plane, self.cloud, self.hosts, self.secrets)
@@ -87,9 +91,12 @@ class WorkerController(ElectedController):
             await run_until_first_ends(
                 runtime.run(),
                 runtime.enqueue_all_on(SystemSettings),
+                runtime.enqueue_all_on(WorkerTemplate),
                 monitor.run(),
                 discovery.run(),
                 IdleDetection(plane, cache, occupants, settings=settings).run(),
+                SpotWatch(plane, cache, self.cloud, every=max(SPOT_INTERVAL / self.speed, _MIN_INTERVAL)).run(),
+                TemplateCheck(plane, cache, self.cloud, clock=clock).run(),
             )
         finally:
             occupants.stop()
@@ -101,5 +108,5 @@ class WorkerController(ElectedController):
             require_licensed=settings.require_licensed_for_cml,
             monitored=settings.worker_monitoring_enabled,
             console_trust=settings.cml_certificate_trust == "console",
-            poll=max(WorkerRules().poll / self.speed, timedelta(seconds=0.2)),
+            poll=max(WorkerRules().poll / self.speed, _MIN_INTERVAL),
         )

@@ -12,7 +12,7 @@ from lcm.controllers.runtime.lifecycle import Failure, Unknown, Wait, enter_phas
 from lcm.controllers.worker.view import Decision, WorkerView
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.session import SessionPhase
-from lcm.model.kinds.worker import Remedy, WorkerPhase
+from lcm.model.kinds.worker import Remedy, WorkerPhase, is_spot
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState
 
 _FIRST_RETRY: Final = timedelta(minutes=1)
@@ -48,7 +48,9 @@ def decide_failed(view: WorkerView) -> Decision:
     status = view.status
     gone = view.instance is None or (isinstance(view.instance, Instance) and view.instance.state in ENDING)
     if status.ec2.instance_id and gone:
-        ec2 = msgspec.structs.replace(status.ec2, instance_id="", state="terminated", gone_at=view.now)
+        ec2 = msgspec.structs.replace(
+            status.ec2, instance_id="", state="terminated", state_since=view.state_since, gone_at=view.now
+        )
         return update_status(view, ec2=ec2) or poll_again(view)
     if view.is_deleted or _is_given_up(view):
         return _remove_machine(view, "deleted" if view.is_deleted else "given up")
@@ -83,7 +85,10 @@ def _retry(view: WorkerView, reason: str, **fields: Any) -> Decision:  # noqa: A
         return update_status(view, **(replacement_fields(view) | illness)) or poll_again(view)
     reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if unused and status.failure == "CmlNotUp" else {}
     # Record the present state: only a machine seen running after this, then stopped, was stopped by somebody.
-    ec2 = msgspec.structs.replace(status.ec2, state=str(view.instance.state)) if view.instance else status.ec2
+    seen = view.instance
+    ec2 = (
+        msgspec.structs.replace(status.ec2, state=str(seen.state), state_since=seen.state_since) if seen else status.ec2
+    )
     return enter_phase(view, WorkerPhase.STARTING, reason, ec2=ec2, retry_at=None, **reboot, **fields)
 
 
@@ -133,6 +138,11 @@ def is_halted(view: WorkerView) -> bool:
 def replacement_fields(view: WorkerView) -> dict[str, Any]:
     """Return the status fields that request another machine, whether or not this one was rebooted before."""
     return {"remedy": Remedy.REPLACE, "remedied_at": None, "remedies": view.status.remedies // 2 * 2 + 2}
+
+
+def ends_when_paused(view: WorkerView) -> bool:
+    """Return whether a pause ends the machine, because the cloud only lent it to us. Others' are left alone."""
+    return is_spot(view.worker) and is_our_machine(view)
 
 
 def is_our_machine(view: WorkerView) -> bool:

@@ -206,6 +206,7 @@ def _terminated_facts(view: WorkerView, *, keep_id: bool = False) -> Ec2Facts:
         client_token="",
         instance_id=known.instance_id if keep_id else "",
         state="terminated",
+        state_since=view.state_since,
         public_ip=None,
         gone_at=view.now,
     )

@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane
+from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.runtime.lifecycle import Life, Lifecycle, RaisedAlerts, Report, Wait, poll_again
 from lcm.controllers.runtime.reconcile import DONE, Requeue
 from lcm.controllers.worker import failing, launching, licensing, serving, stopping
@@ -38,7 +38,8 @@ from lcm.controllers.worker.view import (
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Truth, has_condition, shorten_text
-from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.worker import LabWorker, LabWorkerSpec, LabWorkerStatus, WorkerCondition, WorkerPhase
 
 DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
     WorkerPhase.PENDING: launching.decide_pending,
@@ -170,4 +171,19 @@ class WorkerLifecycle(Lifecycle[LabWorker, WorkerView, LabWorkerStatus, Effect])
             sessions=view.sessions,
             require_licensed=view.rules.require_licensed,
             now=self._clock.now(),
+            template=self._template_of(view.worker),
         )
+
+    def _template_of(self, worker: LabWorker) -> LabWorkerSpec | None:
+        """Return the spec that a worker's pool makes workers by; None if no pool made it, or none is known.
+
+        A machine of one of the template's smaller types is meant to be smaller.
+        """
+        owner, namespace = worker.metadata.owner, worker.metadata.namespace
+        pool = self._cache.get(Ref(LabWorkerPool, owner.name, namespace)) if owner else None
+        template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, namespace)) if pool else None
+        if template is None or worker.spec.aws.instance_type not in template.spec.smaller_types:
+            return template.spec.worker if template else None
+        wanted, own = template.spec.worker, worker.spec.aws
+        types = {"instance_type": own.instance_type, "instance_type_alternatives": own.instance_type_alternatives}
+        return replace(wanted, aws=replace(wanted.aws, **types))

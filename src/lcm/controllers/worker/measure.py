@@ -241,7 +241,7 @@ def needs_licence_check(status: LabWorkerStatus, health: HostHealth | None) -> b
 
 def _with_cloud_facts(known: Ec2Facts, cloud: CloudView) -> Ec2Facts:
     if cloud.instance is None:
-        return msgspec.structs.replace(known, state=str(InstanceState.TERMINATED))
+        return msgspec.structs.replace(known, state=str(InstanceState.TERMINATED), state_since=None)
     found = ec2_facts(known, cloud.instance)
     kept = msgspec.structs.replace(found, client_token=known.client_token, gone_at=known.gone_at)
     return with_checks(kept, cloud.checks) if cloud.checks else kept

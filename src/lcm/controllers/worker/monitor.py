@@ -9,7 +9,6 @@ after a failover it is logged once more.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -44,6 +43,7 @@ class MonitorLog:
     """Logs each change once, and remembers what was last logged about each worker."""
 
     def __init__(self) -> None:
+        self._log = _log.bind()  # measurements are frequent, and binding costs more than a line that is not written
         self._last_errors: dict[object, str] = {}
         self._high: set[tuple[WorkerRef, str]] = set()
 
@@ -51,7 +51,7 @@ class MonitorLog:
         """Log that a worker was measured, and which values have become too high."""
         first = self._last_errors.get(ref) != ""
         self._last_errors[ref] = ""
-        tell = _log.info if first else _log.debug
+        tell = self._log.info if first else self._log.debug
         tell(
             "Collected metrics for worker", **_log_keys(ref), cpu=found.cpu_utilization, memory=found.memory_utilization
         )
@@ -99,6 +99,7 @@ MAX_CONCURRENT: Final = 512
 SLOW_FACTS_EVERY: Final = 10
 """Facts that hardly ever change are read in one of so many turns."""
 _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
+_MAX_SLEEP: Final = timedelta(hours=1)
 _SHORTEST_PAUSE: Final = timedelta(seconds=5)
 _MAX_DOUBLINGS: Final = 16
 _OTHERS: Final = ""
@@ -137,8 +138,8 @@ class Monitor:
         self._tasks: dict[WorkerRef | str, asyncio.Task[None]] = {}
         self._permits = asyncio.Semaphore(MAX_CONCURRENT)
         self._wake = asyncio.Event()
-        self._resettled = asyncio.Event()
-        """Set, and replaced, when settings change."""
+        self._sleepers: dict[asyncio.Future[None], None] = {}
+        """Those who wait for a time, or until settings change."""
         self._failures: list[BaseException] = []
         self._occupants = Occupants()
         self._watermarks: dict[WorkerRef, ActivityWatermark] = {}
@@ -170,8 +171,8 @@ class Monitor:
     def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is SystemSettings:
             self._wake.set()
-            self._resettled.set()
-            self._resettled = asyncio.Event()
+            for sleeper in self._sleepers:
+                _wake(sleeper)
         elif seen.ref.kind is LabWorker:
             worker = seen.resource if isinstance(seen.resource, LabWorker) else None
             measured, serves = (_is_measured(worker), _serves(worker)) if worker else (False, False)
@@ -241,14 +242,19 @@ class Monitor:
     async def _wait_for_slot(self, name: str, last: datetime) -> datetime:
         """Wait for a name's next slot after the last one. A changed interval counts at once."""
         every, now = self._interval, self._clock.now()
-        due = next_slot(name, every, after=max(last, now))
+        due = self._next_slot(name, max(last, now))
         while due > now:
             await self._sleep(due - now)
             now = self._clock.now()
             if self._interval != every:
                 every = self._interval
-                due = next_slot(name, every, after=max(last, now))
+                due = self._next_slot(name, max(last, now))
         return due
+
+    def _next_slot(self, name: str, after: datetime) -> datetime:
+        return next_slot(
+            name, self._interval, after=after, workers=None if name in self._regions else len(self._workers)
+        )
 
     async def _poll_region(self, census: RegionSnapshot) -> None:
         last, failures = self._clock.now(), 0
@@ -302,7 +308,7 @@ class Monitor:
         """Measure the workers that do not serve, seldom and one after the other."""
         while True:
             while not self._settings().worker_monitoring_enabled:
-                await self._resettled.wait()
+                await self._sleep(_MAX_SLEEP)
             others = [ref for ref in self._workers if ref not in self._tasks]
             await self._pause(SLOW_FACTS_EVERY / (len(others) + 1))
             for ref in others:
@@ -319,9 +325,15 @@ class Monitor:
 
     async def _sleep(self, span: timedelta) -> None:
         """Wait for a time, or until settings change."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(span.total_seconds()):
-                await self._resettled.wait()
+        loop = asyncio.get_running_loop()
+        sleeper: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(span.total_seconds(), _wake, sleeper)
+        self._sleepers[sleeper] = None
+        try:
+            await sleeper
+        finally:
+            timer.cancel()
+            del self._sleepers[sleeper]
 
     async def _measure(self, ref: WorkerRef, slot: datetime) -> None:
         worker = self._cache.get(ref)
@@ -375,6 +387,11 @@ class Monitor:
             pass  # the worker changed meanwhile: what was observed is out of date
         except (Later, Stuck, Refused) as error:
             self._log.log_failed(ref, error)
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 def _serves(worker: LabWorker) -> bool:

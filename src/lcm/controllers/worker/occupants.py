@@ -119,6 +119,8 @@ def _needs_of(session: Resource | None) -> object:
 _log: Final = structlog.get_logger()
 
 
+_JUDGED_AT_ONCE: Final = 20
+"""So many workers are judged one right after the other; between them and the next there is a pause."""
 STANDING_EVERY: Final = 10
 """A worker that its pool always keeps is judged once in so many intervals."""
 
@@ -140,14 +142,16 @@ class IdleDetection:
         await self._cache.ready()
         while True:
             workers = [one for one in self._cache.all(LabWorker) if one.status.phase in HOSTING_PHASES]
-            span = timedelta(seconds=self._settings().idle_check_interval) / (len(workers) + 1)
+            pauses = -(-len(workers) // _JUDGED_AT_ONCE) + 1
+            seconds = self._settings().idle_check_interval / pauses
             known, standing = {ref_of(one) for one in workers}, self._standing_workers()
             self._round += 1
             self._judged_versions = {ref: version for ref, version in self._judged_versions.items() if ref in known}
-            for worker in workers:
-                await asyncio.sleep(span.total_seconds())
+            for place, worker in enumerate(workers):
+                if place % _JUDGED_AT_ONCE == 0:
+                    await asyncio.sleep(seconds)
                 await self._judge(worker, is_standing=worker.metadata.uid in standing)
-            await asyncio.sleep(span.total_seconds())
+            await asyncio.sleep(seconds)
 
     def _standing_workers(self) -> frozenset[str]:
         """Return the uids of the workers that their pools always keep."""

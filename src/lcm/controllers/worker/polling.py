@@ -6,7 +6,6 @@ such as imported ones without our tag, are looked up one by one. No answer means
 spread, and are the same after a failover.
 """
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -19,7 +18,7 @@ from lcm.model.base.errors import Gone, Later, LcmError, Refused, Stuck, Unreach
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.compute import ENDING, Compute, Instance, InstanceState
 from lcm.providers.protocols.labhost import Hosts
-from lcm.system.tasks import TimeSlice
+from lcm.system.tasks import TimeLimit, TimeSlice
 
 T = TypeVar("T")
 HOST_SECONDS: Final = 20.0
@@ -30,7 +29,7 @@ async def poll_host(hosts: Hosts, worker: LabWorker, *, now: datetime, since: da
     """Ask a worker's CML. `since` limits the activity record; `seldom` also reads what hardly ever changes."""
     talk = _HostPoll()
     try:
-        async with asyncio.timeout(HOST_SECONDS):
+        with TimeLimit(HOST_SECONDS):
             await talk.run(hosts, worker, since=since, seldom=seldom)
     except TimeoutError:
         talk.record_error(Unreachable(f"{worker.status.cml.api_url} takes longer than {HOST_SECONDS:g} s to answer"))
@@ -144,8 +143,9 @@ async def _read(question: Awaitable[Mapping[str, T]]) -> tuple[Mapping[str, T], 
 
 _HASH_BYTES: Final = 8
 _NUMBER_RANGE: Final = 1_000_000
-_SLOTS: Final = 60
-"""Into so many parts an interval is divided: who is asked at the same moment is reported together."""
+_MOST_SLOTS: Final = 60
+_WORKERS_PER_SLOT: Final = 20
+"""Who is asked at the same moment is reported together; so many at once are no burden, and fit into one commit."""
 
 
 @lru_cache(16_384)
@@ -154,10 +154,11 @@ def fraction(name: str) -> float:
     return int.from_bytes(blake2b(name.encode(), digest_size=_HASH_BYTES).digest()) / float(2 ** (8 * _HASH_BYTES))
 
 
-def next_slot(name: str, every: timedelta, *, after: datetime) -> datetime:
-    """Return a name's first slot after a moment."""
-    seconds = every.total_seconds()
-    offset = (int(fraction(name) * _SLOTS) + 0.5) / _SLOTS * seconds
+def next_slot(name: str, every: timedelta, *, after: datetime, workers: int | None = None) -> datetime:
+    """Return a name's first slot after a moment. The more workers there are, the more slots; None means the most."""
+    seconds, few = every.total_seconds(), _MOST_SLOTS if workers is None else workers // _WORKERS_PER_SLOT + 1
+    slots = min(few, _MOST_SLOTS)
+    offset = (int(fraction(name) * slots) + 0.5) / slots * seconds
     number = (after.timestamp() - offset) // seconds + 1
     slot = datetime.fromtimestamp(number * seconds + offset, UTC)
     return slot if slot > after else slot + every

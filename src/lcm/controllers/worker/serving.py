@@ -12,7 +12,7 @@ import msgspec
 
 from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import api_url, ec2_facts, without_cml_state
-from lcm.controllers.worker.failing import fail, is_our_machine, replacement_fields
+from lcm.controllers.worker.failing import ends_when_paused, fail, is_our_machine, replacement_fields
 from lcm.controllers.worker.launching import record_machine_gone, record_machine_stopped
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import BeginDrain, Decision, EffectOutcome, SetTelemetry, WorkerView
@@ -99,6 +99,9 @@ def _check_interruption(view: WorkerView) -> Decision | None:
         return Do(BeginDrain())
     if (seen := check_machine(view)) is not None:
         return seen
+    if (reclaim_at := view.status.ec2.reclaim_at) is not None:
+        reason = f"the cloud takes its spot machine away at {reclaim_at:%H:%M:%SZ}"
+        return enter_phase(view, WorkerPhase.DRAINING, reason, drain_deadline_at=reclaim_at)
     url, known = api_url(view.worker.spec, view.status.ec2), view.status.cml
     moved = bool(url) and url != known.api_url
     return update_status(view, cml=msgspec.structs.replace(known, api_url=url)) if moved else None
@@ -123,6 +126,9 @@ def _pause_if_due(view: WorkerView) -> Decision | None:
         return None
     else:
         why = idle.reason
+    if ends_when_paused(view):
+        reason = f"a spot machine cannot be paused, so that it ends: {why}"
+        return enter_phase(view, WorkerPhase.DRAINING, reason, drain_deadline_at=view.now)
     return enter_phase(view, WorkerPhase.STOPPING, f"paused: {why}", pause_count=status.pause_count + 1)
 
 

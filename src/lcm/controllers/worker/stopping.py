@@ -10,6 +10,7 @@ import msgspec
 
 from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import ec2_facts, keep_snooze, without_cml_state
+from lcm.controllers.worker.failing import ends_when_paused
 from lcm.controllers.worker.launching import record_machine_gone
 from lcm.controllers.worker.serving import check_machine
 from lcm.controllers.worker.view import Decision, EffectOutcome, EndSessions, RemoveMachine, StopMachine, WorkerView
@@ -19,6 +20,8 @@ from lcm.providers.protocols.compute import ENDING, VISIBLE_WITHIN, Instance, In
 
 _STARTED_STATES: Final = frozenset({InstanceState.PENDING, InstanceState.RUNNING})
 _ENDING_PHASES: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
+_SELDOM: Final = 3
+"""After so many polling intervals a machine is looked at that shuts down."""
 
 
 def decide_draining(view: WorkerView) -> Decision:
@@ -33,6 +36,8 @@ def decide_draining(view: WorkerView) -> Decision:
         return poll_again(view)
     if not view.sessions:
         return _leave_draining(view, "empty")
+    if view.status.ec2.reclaim_at is not None:
+        return poll_again(view)  # they are collected and tried again elsewhere, as far as the machine lives
     if view.now < deadline:
         return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
     if lingering := [session for session in view.sessions if session.status.phase not in _ENDING_PHASES]:
@@ -57,7 +62,7 @@ def decide_stopping(view: WorkerView) -> Decision:
     """Stop the machine, or go straight on to its termination."""
     instance = view.instance
     unlicensed = view.status.cml.licensed is False
-    if unlicensed and (view.is_deleted or _is_replaced(view)):
+    if unlicensed and (view.is_deleted or _is_replaced(view) or ends_when_paused(view)):
         return enter_phase(view, WorkerPhase.TERMINATING_EC2, "labs and licence are gone")
     if isinstance(instance, Unknown):
         return poll_again(view)
@@ -117,8 +122,8 @@ def decide_terminating(view: WorkerView) -> Decision:
         return Wait(visible_at) if view.now < visible_at else _leave_terminating(view)
     if instance is None or instance.state is InstanceState.TERMINATED:
         return _leave_terminating(view)
-    if instance.state is InstanceState.SHUTTING_DOWN:
-        return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
+    if instance.state is InstanceState.SHUTTING_DOWN:  # it costs nothing any more, and nobody waits for its end
+        return update_status(view, ec2=ec2_facts(known, instance)) or Wait(view.now + _SELDOM * view.rules.poll)
     return Do(RemoveMachine())
 
 
@@ -137,6 +142,7 @@ def _start_again(view: WorkerView, reason: str, **fields: int) -> Decision:
         known,
         state=str(seen.state if seen else InstanceState.STOPPED),
         launched_at=seen.launched_at if seen else known.launched_at,
+        state_since=view.state_since,
         system_status="",
         instance_status="",
     )
@@ -157,7 +163,9 @@ def _leave_terminating(view: WorkerView) -> Decision:
             remedied_at=view.now,
             unhealthy_since=None,
         )
-    ended = msgspec.structs.replace(known, client_token="", state="terminated", public_ip=None, gone_at=view.now)
+    ended = msgspec.structs.replace(
+        known, client_token="", state="terminated", state_since=view.state_since, public_ip=None, gone_at=view.now
+    )
     reason = f"{known.instance_id} is seen gone" if known.instance_id else "nothing was launched"
     cml = without_cml_state(status.cml)
     return enter_phase(

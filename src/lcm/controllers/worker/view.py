@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from lcm.controllers.runtime.lifecycle import NOT_ASKED, Failure, LifeDecision, LifeView, Unknown
 from lcm.model.base.machine import POOL_CONTROLLER
@@ -66,6 +66,11 @@ class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
     def worker(self) -> LabWorker:
         """The worker as it was before this look."""
         return self.resource
+
+    @property
+    def state_since(self) -> datetime | None:
+        """When the machine came into its state; None if the cloud did not say."""
+        return self.instance.state_since if isinstance(self.instance, Instance) else None
 
     @property
     def has_unknown_labs(self) -> bool:

@@ -14,10 +14,7 @@ import msgspec
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.machine import USER
-from lcm.model.base.resource import END, Moment, Part
-from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession
+from lcm.model.base.resource import END, Moment, Part, ShortText
 
 Subject = Annotated[
     str,
@@ -35,8 +32,11 @@ class Role(StrEnum):
     ADMIN = "admin"
     OPERATOR = "operator"
     AUTHOR = "author"
+    INSTRUCTOR = "instructor"
     USER = "user"
+    VIEWER = "viewer"
     SERVICE = "service"
+    GUEST = "guest"
 
 
 class Verb(StrEnum):
@@ -48,12 +48,27 @@ class Verb(StrEnum):
     STEP = "step"
 
 
+class Reach(Part):
+    """What a credential says besides name and role: whose seats it may use, and what it is limited to."""
+
+    email: str = ""
+    """A verified address, as `normalize_address` writes it; empty matches nobody."""
+    tracks: tuple[ShortText, ...] = ()
+    """The only tracks on which its holder books; none means all."""
+    seat: str = ""
+    """The uid of the one session that a guest sees, while it is for `email`."""
+
+
+NO_REACH: Final = Reach()
+
+
 class Caller(Part):
     """Somebody whose identity is proven. `actor` is the name under which steps are taken."""
 
     name: Subject
     role: Role
     actor: str = USER
+    reach: Reach = NO_REACH
 
 
 class AccessToken(Part):
@@ -72,6 +87,7 @@ class AccessToken(Part):
     made_by: str = ""
     lineage: tuple[str, ...] = ()
     """The ids of the tokens that this one goes back to, the oldest first: with any of them it is revoked."""
+    reach: Reach = NO_REACH
 
 
 class SignInCode(Part):
@@ -84,6 +100,7 @@ class SignInCode(Part):
     """When everything that comes of it must end: with the token it was made with."""
     lineage: tuple[str, ...] = ()
     """Likewise."""
+    reach: Reach = NO_REACH
 
 
 class UsedSignIn(Part):
@@ -92,55 +109,53 @@ class UsedSignIn(Part):
     expires_at: Moment
 
 
-RANKS: Final = (Role.ADMIN, Role.OPERATOR, Role.AUTHOR, Role.USER)
-"""The roles of people, highest first. `service` is for our own processes, which have keys."""
+RANKS: Final = (Role.ADMIN, Role.OPERATOR, Role.AUTHOR, Role.INSTRUCTOR, Role.USER, Role.VIEWER)
+"""The roles of people, in the order in which one of several is chosen. `service` is for our own processes, which have
+keys, and `guest` for whoever was invited to one seat."""
 EVERYONE: Final = frozenset(Role)
 PEOPLE: Final = frozenset(RANKS)
 ADMINS: Final = frozenset({Role.ADMIN})
 STAFF: Final = frozenset({Role.ADMIN, Role.OPERATOR})
 SERVICE: Final = frozenset({Role.SERVICE})
+GUESTS: Final = frozenset({Role.GUEST})
 SEES_ALL: Final = STAFF | SERVICE
 """Roles that ownership does not limit. All others see and change only their own sessions and reservations."""
+BOOKERS: Final = SEES_ALL | {Role.AUTHOR, Role.INSTRUCTOR, Role.USER}
+COST_READERS: Final = SEES_ALL | {Role.VIEWER}
+FLEET_READERS: Final = SEES_ALL | {Role.AUTHOR, Role.INSTRUCTOR, Role.VIEWER}
+
+GRANTS: Final[Mapping[Role, frozenset[Role]]] = {
+    Role.ADMIN: EVERYONE - GUESTS,
+    Role.OPERATOR: PEOPLE - ADMINS,
+    Role.AUTHOR: frozenset({Role.AUTHOR, Role.USER}),
+    Role.INSTRUCTOR: frozenset({Role.INSTRUCTOR, Role.USER}),
+    Role.USER: frozenset({Role.USER}),
+    Role.VIEWER: frozenset({Role.VIEWER}),
+}
+"""The roles of the tokens that a role makes: none of them may do what the role itself may not."""
 
 _FLEET_PERMISSIONS: Final = {
-    Verb.READ: SEES_ALL | {Role.AUTHOR},
+    Verb.READ: FLEET_READERS,
     Verb.WRITE: SEES_ALL,
     Verb.ACT: STAFF,
     Verb.STEP: SERVICE,
 }
-_OWNED_PERMISSIONS: Final = {Verb.READ: EVERYONE, Verb.WRITE: EVERYONE, Verb.ACT: EVERYONE, Verb.STEP: SERVICE}
 PERMISSIONS: Final[Mapping[str, Mapping[Verb, frozenset[Role]]]] = {
     "LabWorker": _FLEET_PERMISSIONS,
     "LabWorkerPool": _FLEET_PERMISSIONS,
     "WorkerTemplate": _FLEET_PERMISSIONS,
     "LabletDefinition": {
-        Verb.READ: EVERYONE,
+        Verb.READ: BOOKERS | {Role.VIEWER},
         Verb.WRITE: SEES_ALL | {Role.AUTHOR},
         Verb.ACT: STAFF | {Role.AUTHOR},
         Verb.STEP: SERVICE,
     },
-    "LabletSession": _OWNED_PERMISSIONS,
-    "Reservation": _OWNED_PERMISSIONS,
+    "LabletSession": {Verb.READ: BOOKERS | GUESTS, Verb.WRITE: BOOKERS, Verb.ACT: BOOKERS | GUESTS, Verb.STEP: SERVICE},
+    "Reservation": {Verb.READ: BOOKERS, Verb.WRITE: BOOKERS, Verb.ACT: BOOKERS, Verb.STEP: SERVICE},
     "SystemSettings": {Verb.READ: SEES_ALL, Verb.WRITE: STAFF, Verb.ACT: STAFF, Verb.STEP: SERVICE},
     "Sink": {Verb.READ: SEES_ALL, Verb.WRITE: ADMINS, Verb.ACT: STAFF, Verb.STEP: SERVICE},
 }
-"""The roles that may do each verb, by kind."""
-
-
-def owner_of(resource: Resource) -> str | None:
-    """Return the name of an object's owner; None for kinds that have no owner."""
-    return resource.spec.owner if isinstance(resource, LabletSession | Reservation) else None
-
-
-def can_see(caller: Caller, resource: Resource) -> bool:
-    """Return True if this caller may see the object.
-
-    An object that the caller may not see is answered exactly like one that does not exist.
-    """
-    owner = owner_of(resource)
-    return caller.role in PERMISSIONS[resource.kind][Verb.READ] and (
-        caller.role in SEES_ALL or owner is None or owner == caller.name
-    )
+"""The roles that may do each verb, by kind. What a learner may do with a session is less: `model.access.learner`."""
 
 
 MAX_TOKEN_LENGTH: Final = 16_384

@@ -202,6 +202,17 @@ class EventsLost(Part):
     reason: Text
 
 
+class MailNotice(Part):
+    """A mail that was not taken, as it is kept among the dead letters; `entries` are calendar objects of `method`."""
+
+    mail_id: str
+    recipient: str
+    subject: str
+    text: str
+    method: str = ""
+    entries: tuple[str, ...] = ()
+
+
 Data = (
     ObjectEvent
     | WorkerSummary
@@ -218,6 +229,7 @@ Data = (
     | PoolScaled
     | SinkTested
     | EventsLost
+    | MailNotice
 )
 
 
@@ -243,6 +255,8 @@ class Event(Part, forbid_unknown_fields=False):
     worker_id: str | None = None
     definition_id: str | None = None
     row: msgspec.Raw = NO_ROW
+    learner: str = ""
+    """The address of the learner whom the session is for, as addresses are compared. It is not sent to anybody."""
 
 
 _encoder: Final = msgspec.json.Encoder()

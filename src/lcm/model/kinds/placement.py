@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from lcm.model.base.resource import Count, Fraction, Minutes, Moment, Name, Part, Positive, Region, ShortText, Text
-from lcm.model.kinds.pool import PoolPacking
+from lcm.model.kinds.pool import LabWorkerPool, PoolPacking, PoolPause, ScalingDecision
+from lcm.model.kinds.reservation import Recurrence
 from lcm.model.kinds.session import PortNumber, SchedulingDecision, Seat, Waiting
 from lcm.model.money.billing import Usd
 
@@ -48,6 +49,85 @@ class PortRequest(Part):
     preferred: Annotated[dict[str, PortNumber], msgspec.Meta(max_length=6000)] = {}
 
 
+class PoolHeadroom(Part):
+    """What budgets and licences leave for load in a pool, and what was measured of its workers.
+
+    `workers` may run besides what is promised and always runs; `why` and `reason` tell what forbids more. The measured
+    shares are of all machines that serve or come up, as fractions; null if nothing was measured lately. `usd_hourly` is
+    what a machine of the pool is planned with; null if that is not known.
+    """
+
+    workers: Count
+    why: ShortText = ""
+    reason: Text = ""
+    cpu_utilization: Fraction | None = None
+    memory_utilization: Fraction | None = None
+    usd_hourly: Usd | None = None
+
+
+PromiseChoice = Literal["keep", "refuse"]
+
+
+class PoolPauseRequest(Part):
+    """A pause of a pool until a moment, or until it is resumed, and what becomes of the promises within it."""
+
+    until: Moment | None = None
+    promises: PromiseChoice = "keep"
+    reason: Text = ""
+
+
+class PoolScaleRequest(Part):
+    """Another minimum or maximum of a pool, and what becomes of the promises on planned workers beyond that."""
+
+    min_workers: Count | None = None
+    max_workers: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    promises: PromiseChoice = "keep"
+
+
+class AffectedPromise(Part):
+    """A promise that a change of a pool concerns. `number` is that of a claim within a reservation."""
+
+    kind: Literal["LabletSession", "Reservation"]
+    name: Name
+    owner: ShortText
+    seat: Positive
+    start: Moment
+    end: Moment
+    number: Count | None = None
+
+
+class PoolChange(Part):
+    """A pool after a change, the promises that this concerns, and how many of them were refused."""
+
+    pool: LabWorkerPool
+    affected: Annotated[tuple[AffectedPromise, ...], msgspec.Meta(max_length=MAX_PLACES)] = ()
+    affected_left_off: Count = 0
+    refused: Count = 0
+
+
+class PoolExplanation(Part):
+    """Why a pool has the size that it has: the present answer, what was considered, and all decisions, newest first.
+
+    `why` is the answer in a word, `remedy` what helps if that is not what somebody wants.
+    """
+
+    pool: Name
+    namespace: Name
+    phase: ShortText
+    policy: ShortText
+    action: Literal["scale_up", "scale_down", "none"]
+    why: ShortText
+    reason: Text
+    remedy: Text = ""
+    at: Moment | None = None
+    considered: tuple[Text, ...] = ()
+    workers: Count = 0
+    min_workers: Count = 0
+    max_workers: Count = 0
+    pause: PoolPause | None = None
+    decisions: tuple[ScalingDecision, ...] = ()
+
+
 class SeatChange(Part):
     """A claim that is to move to another planned worker.
 
@@ -70,7 +150,9 @@ class PreviewRequest(Part):
     lab_track: ShortText = ""
     region_required: Region | None = None
     region_preferred: Region | None = None
+    allow_spot: bool = False
     count: Annotated[int, msgspec.Meta(ge=1, le=400)] = 1
+    recurrence: Recurrence | None = None
 
 
 class Slot(Part):
@@ -91,6 +173,7 @@ class SlotRequest(Part):
     namespace: Name = "default"
     lab_track: ShortText = ""
     region_required: Region | None = None
+    region_preferred: Region | None = None
 
 
 class SlotOffer(Part, omit_defaults=True):
@@ -114,6 +197,8 @@ class SlotOffers(Part):
     until: Moment
     usd: Usd | None = None
     """The lowest price of any pool that could take it, whenever it starts; null if none is known."""
+    regions: tuple[Region, ...] = ()
+    """Where the pools of its track have their machines: what a wish for a region may name."""
     slots: Annotated[tuple[SlotOffer, ...], msgspec.Meta(max_length=MAX_SLOTS)] = ()
 
 
@@ -145,11 +230,17 @@ class Explanation(Part):
     slot: Slot | None = None
     seat: Seat | None = None
     worker: ShortText = ""
+    region: ShortText = ""
+    """Where its machine is or would be; "" if that is not known."""
     nearest: tuple[Slot, ...] = ()
     waiting: Waiting | None = None
     decision: SchedulingDecision | None = None
     places: Annotated[tuple[PlaceAnswer, ...], msgspec.Meta(max_length=MAX_PLACES)] = ()
     places_left_off: Count = 0
+    usd: Usd | None = None
+    """What it will cost: its share of a worker for as long as its claims; null if no price is known."""
+    sessions: Positive = 1
+    """How many sessions it is about."""
 
 
 class Booked(Part):

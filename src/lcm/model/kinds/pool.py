@@ -5,6 +5,7 @@ Holds both kinds, the pool's state machine, and the pure functions that decide w
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -27,6 +28,7 @@ from lcm.model.base.resource import (
     Text,
     ZoneName,
 )
+from lcm.model.kinds.reservation import Weekday
 from lcm.model.kinds.worker import LabWorker, LabWorkerSpec, WorkerPhase
 from lcm.model.money.billing import Usd
 
@@ -59,13 +61,24 @@ class PoolPhase(StrEnum):
 
 
 class WorkerTemplateSpec(Part):
-    """The spec, labels and price of a new worker of this template."""
+    """The spec, labels and price of a new worker of this template.
+
+    `smaller_types` are types of instance that a pool launches instead while all that is claimed of a planned worker
+    fits one of them and it is cheaper.
+    """
 
     worker: LabWorkerSpec = LabWorkerSpec()
     name_prefix: Name = "worker"
     labels: Labels = {}
     annotations: Labels = {}
     price_per_hour_usd: Usd | None = None
+    smaller_types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=16)] = ()
+
+
+class TemplateCondition(StrEnum):
+    """The conditions of a template."""
+
+    LAUNCHABLE = "Launchable"
 
 
 class WorkerTemplate(Part):
@@ -95,11 +108,15 @@ Hour = Annotated[int, msgspec.Meta(ge=0, le=24)]
 
 
 class AllowedHours(Part):
-    """The hours of the day, in a time zone, in which a pool may run machines. They may span midnight."""
+    """The hours of the day, in a time zone, in which a pool may run machines for what is not promised.
+
+    They may span midnight, and then belong to the day on which they begin. No weekdays means every day.
+    """
 
     start_hour: Hour = 0
     end_hour: Hour = 24
     time_zone: ZoneName = "UTC"
+    weekdays: Annotated[tuple[Weekday, ...], msgspec.Meta(max_length=7)] = ()
 
 
 class Budget(Part):
@@ -120,6 +137,8 @@ class LabWorkerPoolSpec(Part):
     thresholds: CapacityThresholds = CapacityThresholds()
     allowed_hours: AllowedHours | None = None
     budget: Budget = Budget()
+    warm_workers: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """How many machines that are not needed are kept stopped, and started again before new ones are launched."""
 
 
 class PoolCondition(StrEnum):
@@ -131,13 +150,28 @@ class PoolCondition(StrEnum):
 
 
 class ScalingDecision(Part):
-    """Why a pool changed, or why it did not."""
+    """Why a pool changed, or why it did not: `why` in a word, `reason` in a sentence, and what was considered.
+
+    `workers` are those that were started or stopped; a decision for load names them once that is done.
+    """
 
     at: Moment
     action: Literal["scale_up", "scale_down", "none"]
     reason: Text
     workers_before: Count
     workers_after: Count
+    why: ShortText = ""
+    considered: tuple[Text, ...] = ()
+    workers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=2000)] = ()
+
+
+class PoolPause(Part):
+    """A pause of a pool: nothing is started but what was promised before. Without `until` somebody must resume it."""
+
+    since: Moment
+    until: Moment | None = None
+    by: ShortText = ""
+    reason: Text = ""
 
 
 class FilledSeat(Part):
@@ -148,8 +182,20 @@ class FilledSeat(Part):
     worker_name: Name
 
 
+class SmallRun(Part):
+    """A planned worker whose machine is of a smaller type: all that is claimed there fits it and ends by `until`."""
+
+    number: Positive
+    instance_type: ShortText
+    until: Moment
+
+
 class PoolCapacitySummary(Part):
-    """The sum of a pool's workers. Utilizations are fractions; None means that nothing was measured."""
+    """The sum of a pool's workers that serve or come up.
+
+    Utilizations are fractions of them, the greater of what is claimed and what is measured; None means that there is
+    nothing to use.
+    """
 
     workers: Count = 0
     ready_workers: Count = 0
@@ -165,7 +211,8 @@ class PoolPacking(Part):
     """How well what is booked on a pool from `at` to `until` is packed.
 
     Machines run for `machine_hours` for that, besides those that always run; no plan needs less than
-    `least_machine_hours`. `moved` claims changed their planned workers.
+    `least_machine_hours`. `moved` claims changed their planned workers. Since `saved_since`, packing has saved
+    `saved_machine_hours`, which would have cost `saved_usd`; the control plane keeps that.
     """
 
     at: Moment
@@ -174,25 +221,36 @@ class PoolPacking(Part):
     moved: Count
     machine_hours: float
     least_machine_hours: float
+    saved_machine_hours: float = 0.0
+    saved_usd: Usd = Decimal(0)
+    saved_since: Moment | None = None
 
 
 class LabWorkerPoolStatus(Status):
     """The observed state of a pool.
 
     `boot_seconds` are its latest boot times, from launch to serving, from which its lead time is derived. All
-    boots that were ready until `boots_counted_until` are counted.
+    boots that were ready until `boots_counted_until` are counted. `open_seats` are the planned workers that
+    have a machine for the load, None before the first decision; `load_up_at` and `load_down_at` are when the load last
+    made the pool grow and shrink. `small_runs` are written before such a machine is launched, so that nothing is booked
+    onto it that it does not hold.
     """
 
     phase: PoolPhase = PoolPhase.PENDING
     summary: PoolCapacitySummary = PoolCapacitySummary()
     workers_by_phase: Mapping[str, Count] = {}
     seats: Annotated[tuple[FilledSeat, ...], msgspec.Meta(max_length=2000)] = ()
+    small_runs: Annotated[tuple[SmallRun, ...], msgspec.Meta(max_length=2000)] = ()
     boot_seconds: Annotated[tuple[Count, ...], msgspec.Meta(max_length=BOOTS_KEPT)] = ()
     boots_counted_until: Moment | None = None
     decisions: tuple[ScalingDecision, ...] = ()
     packing: PoolPacking | None = None
     scaled_up_at: Moment | None = None
     scaled_down_at: Moment | None = None
+    open_seats: Annotated[tuple[Positive, ...], msgspec.Meta(max_length=2000)] | None = None
+    load_up_at: Moment | None = None
+    load_down_at: Moment | None = None
+    pause: PoolPause | None = None
     last_error: Text = ""
 
 
@@ -252,8 +310,21 @@ def describe_packing(packing: PoolPacking) -> str:
     return (
         f"what is booked in the {days} days from {packing.at:%d %b %H:%M} UTC takes {packing.machine_hours:,.1f} "
         "machine-hours, besides the workers that always run; no plan needs less than "
-        f"{packing.least_machine_hours:,.1f}"
+        f"{packing.least_machine_hours:,.1f}{_describe_saving(packing)}"
     )
+
+
+def _describe_saving(packing: PoolPacking) -> str:
+    if packing.saved_since is None or not packing.saved_machine_hours:
+        return ""
+    usd = f", {packing.saved_usd:,.2f} USD" if packing.saved_usd else ""
+    saved = f"{packing.saved_machine_hours:,.1f} machine-hours{usd}"
+    return f"; packing has saved {saved} since {packing.saved_since:%d %b %Y}"
+
+
+def is_kept_seat(pool: LabWorkerPool, number: int) -> bool:
+    """Return whether a pool keeps a planned worker's machine running though nobody uses it."""
+    return number <= pool.spec.min_workers or number in (pool.status.open_seats or ())
 
 
 _WITHOUT_MACHINE: Final = frozenset(
@@ -280,24 +351,42 @@ def get_overall_utilization(summary: PoolCapacitySummary) -> float | None:
 
 
 def needs_scale_up(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> bool:
-    """Return True if any threshold for growing is exceeded.
-
-    Utilization does not count while a worker is still booting, because that worker may relieve it.
-    """
-    busy = _is_above(summary.cpu_utilization, thresholds.cpu_scale_up) or _is_above(
-        summary.memory_utilization, thresholds.memory_scale_up
-    )
-    coming = summary.ready_workers + summary.booting_workers
-    return (busy and not summary.booting_workers) or summary.labs > coming * thresholds.max_labs_per_worker
+    """Return True if any threshold for growing is exceeded, by what serves and comes up together."""
+    return bool(exceeded_thresholds(summary, thresholds))
 
 
 def needs_scale_down(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> bool:
     """Return True if all values are below the thresholds for shrinking. A missing measurement forbids it."""
-    return (
-        _is_below(summary.cpu_utilization, thresholds.cpu_scale_down)
-        and _is_below(summary.memory_utilization, thresholds.memory_scale_down)
-        and summary.labs < summary.ready_workers * thresholds.min_labs_per_worker
-    )
+    return undercut_thresholds(summary, thresholds) == frozenset(Threshold)
+
+
+class Threshold(StrEnum):
+    """What a pool's thresholds are about."""
+
+    CPU = "CPU"
+    MEMORY = "memory"
+    LABS = "labs"
+
+
+def exceeded_thresholds(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> frozenset[Threshold]:
+    """Return the upper thresholds that are exceeded."""
+    coming = summary.ready_workers + summary.booting_workers
+    above = {
+        Threshold.CPU: _is_above(summary.cpu_utilization, thresholds.cpu_scale_up),
+        Threshold.MEMORY: _is_above(summary.memory_utilization, thresholds.memory_scale_up),
+        Threshold.LABS: summary.labs > coming * thresholds.max_labs_per_worker,
+    }
+    return frozenset(name for name, exceeded in above.items() if exceeded)
+
+
+def undercut_thresholds(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> frozenset[Threshold]:
+    """Return the lower thresholds that the pool is below."""
+    below = {
+        Threshold.CPU: _is_below(summary.cpu_utilization, thresholds.cpu_scale_down),
+        Threshold.MEMORY: _is_below(summary.memory_utilization, thresholds.memory_scale_down),
+        Threshold.LABS: summary.labs < summary.ready_workers * thresholds.min_labs_per_worker,
+    }
+    return frozenset(name for name, undercut in below.items() if undercut)
 
 
 def _is_above(measured: float | None, threshold: float) -> bool:

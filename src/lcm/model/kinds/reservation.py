@@ -3,6 +3,7 @@
 Holds the kind, its state machine, and the slots of a series.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -28,8 +29,9 @@ from lcm.model.base.resource import (
     ZoneName,
 )
 from lcm.model.kinds.definition import Requirements
-from lcm.model.kinds.session import Email, Seat
+from lcm.model.kinds.session import CLEAN_UP_TIME, Email, LearnerRights, Seat
 
+Slot = tuple[datetime, datetime]
 OCCURRENCES_LIMIT: Final = 400
 """The most sessions that one reservation may hold: all its claims are stored in one object."""
 
@@ -78,18 +80,27 @@ class ReservationSpec(Part):
     recurrence: Recurrence | None = None
     owner: ShortText = ""
     student_emails: Annotated[tuple[Email, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    learner_may: LearnerRights = ()
     lab_track: ShortText = ""
     region_required: Region | None = None
+    region_preferred: Region | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
 
 class ReservationClaim(Part):
-    """The claim of one promised session, held until the session exists and takes it over."""
+    """The claim of one promised session, held until the session exists and takes it over.
+
+    `occurrence` is its slot's number in the series, `place` whose it is among the learners; both count from 1. They and
+    the start of its slot are written once the class was changed; before, they follow from its number and the spec.
+    """
 
     number: Count
     claim: Claim
     seat: Seat | None = None
     session: Name | None = None
+    occurrence: Count | None = None
+    place: Count | None = None
+    starts_at: Moment | None = None
 
 
 class ReservationStatus(Status):
@@ -118,7 +129,36 @@ class Reservation(Part):
     status: ReservationStatus = ReservationStatus()
 
 
-def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
+def occurrence_of(spec: ReservationSpec, held: ReservationClaim) -> int:
+    """Return which slot of the series a claim is for, counted from 1."""
+    return held.occurrence if held.occurrence is not None else (held.number - 1) // spec.count + 1
+
+
+def place_of(spec: ReservationSpec, held: ReservationClaim) -> int:
+    """Return which of the places of its slot a claim is, counted from 1; 0 for one that the class no longer has."""
+    return held.place if held.place is not None else (held.number - 1) % spec.count + 1
+
+
+def learner_of(spec: ReservationSpec, held: ReservationClaim) -> str | None:
+    """Return whom a claim is for; None if the learners are not named."""
+    place = place_of(spec, held)
+    return spec.student_emails[place - 1] if 1 <= place <= len(spec.student_emails) else None
+
+
+def held_slot(spec: ReservationSpec, held: ReservationClaim) -> Slot:
+    """Return the slot that a claim is for, whatever the settings were when it was promised."""
+    end = held.claim.end - CLEAN_UP_TIME
+    return held.starts_at or end - (spec.timeslot_end - spec.timeslot_start), end
+
+
+def find_claim(reservation: Reservation, number: int) -> ReservationClaim | None:
+    """Find a claim by its number; they are in the order of their numbers."""
+    held = reservation.status.held
+    place = bisect_left(held, number, key=lambda one: one.number)
+    return held[place] if place < len(held) and held[place].number == number else None
+
+
+def occurrences(spec: ReservationSpec) -> Sequence[Slot]:
     """Return the slots of a reservation in order, each at the same wall-clock time in the recurrence's zone.
 
     A slot whose wall-clock time is skipped by a daylight-saving change begins later by the length of the

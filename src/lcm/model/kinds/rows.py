@@ -91,6 +91,8 @@ class PoolRow(ObjectRow, omit_defaults=True, tag_field="kind", tag=LabWorkerPool
     action: str = ""
     reason: str = ""
     decided_at: Moment | None = None
+    is_paused: bool = False
+    paused_until: Moment | None = None
 
 
 class DefinitionRow(ObjectRow, omit_defaults=True, tag_field="kind", tag=LabletDefinition.__name__):
@@ -230,6 +232,8 @@ def _pool_row(pool: LabWorkerPool) -> PoolRow:
         action=last.action if last else "",
         reason=shorten_text(last.reason, _LONGEST_TEXT) if last else "",
         decided_at=last.at if last else None,
+        is_paused=status.pause is not None,
+        paused_until=status.pause.until if status.pause else None,
     )
 
 

@@ -20,8 +20,9 @@ from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationSpec, occurrences
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.settings import QUOTA_LIMITS, SystemSettings, set_limits
 from lcm.model.kinds.worker import LabType, LabWorker, LabWorkerSpec
+from lcm.model.money.prices import HARDWARE
 
 _IOPS_PER_GB: Final = {"io1": 50, "io2": 500, "gp3": 500}
 _HOURS_PER_DAY: Final = 24
@@ -31,6 +32,10 @@ ALLOWED_YEARS: Final = (2020, 2100)
 LONGEST_SLOT: Final = timedelta(days=366)
 MAX_RESERVATION_NAME_LENGTH: Final = 63 - len(f"-{OCCURRENCES_LIMIT}")
 """Shorter than other names: a session is named after its reservation and its number in it."""
+NOTICES_ANNOTATION: Final = "lcm/notices"
+"""Whether people get mail about a session, a class, or all that is booked on a pool."""
+NOTICES_OFF: Final = "off"
+_NOTICES_VALUES: Final = (NOTICES_OFF, "on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,18 @@ def _template_price(template: WorkerTemplate) -> Iterator[Fault]:
     yield from _check_dollars("spec.price_per_hour_usd", template.spec.price_per_hour_usd)
 
 
+@_rule(WorkerTemplate, "spec.smaller_types", "spec.worker.aws")
+def _template_smaller_types(template: WorkerTemplate) -> Iterator[Fault]:
+    aws = template.spec.worker.aws
+    for name in template.spec.smaller_types:
+        if name not in HARDWARE:
+            remedy = "use a type whose size is known, such as m8i.4xlarge"
+            yield Fault("spec.smaller_types", f"the size of {name} is not known", remedy)
+        elif aws.nested_virtualization is (".metal" in name):
+            remedy = "use types that are like the template's: all metal, or all with nested_virtualization"
+            yield Fault("spec.smaller_types", f"{name} cannot be launched as the template says", remedy)
+
+
 @_rule(LabWorkerPool, "spec.min_workers", "spec.max_workers")
 def _pool_bounds(pool: LabWorkerPool) -> Iterator[Fault]:
     if pool.spec.min_workers > pool.spec.max_workers:
@@ -132,12 +149,24 @@ def _pool_hours(pool: LabWorkerPool) -> Iterator[Fault]:
         yield from _check_time_zone(hours.time_zone, "spec.allowed_hours.time_zone")
         if hours.end_hour - hours.start_hour in (0, -_HOURS_PER_DAY):
             yield Fault("spec.allowed_hours", "no hour is allowed", "use 0 and 24 for the whole day, or leave it out")
+        if len(set(hours.weekdays)) < len(hours.weekdays):
+            yield Fault("spec.allowed_hours.weekdays", "the same day twice", "name each day once")
 
 
 @_rule(LabWorkerPool, "spec.budget")
 def _pool_budget(pool: LabWorkerPool) -> Iterator[Fault]:
     yield from _check_dollars("spec.budget.hourly_usd", pool.spec.budget.hourly_usd)
     yield from _check_dollars("spec.budget.monthly_usd", pool.spec.budget.monthly_usd)
+
+
+@_rule(SystemSettings, "spec.budgets")
+def _track_budgets(settings: SystemSettings) -> Iterator[Fault]:
+    seen = set[tuple[str, str]]()
+    for place, one in enumerate(settings.spec.budgets.tracks):
+        yield from _check_dollars(f"spec.budgets.tracks[{place}].monthly_usd", one.monthly_usd)
+        if (one.namespace, one.lab_track) in seen:
+            yield Fault(f"spec.budgets.tracks[{place}].lab_track", "has a budget already", "keep one of them")
+        seen.add((one.namespace, one.lab_track))
 
 
 @_rule(LabletDefinition, "metadata.name", "spec.version")
@@ -182,11 +211,18 @@ def _session_time(session: LabletSession) -> Iterator[Fault]:
             "set both timeslot_start and timeslot_end, or neither to start as soon as possible",
         )
         return
-    yield from _check_slot(start, end)
+    yield from check_slot(start, end)
     if spec.duration_minutes is not None and end - start != timedelta(minutes=spec.duration_minutes):
         yield Fault("spec.duration_minutes", "differs from the slot", "leave it out: the slot says how long")
     if spec.give_up_at is not None:
         yield Fault("spec.give_up_at", "a booked slot is promised or refused at once", "leave it out")
+
+
+@_rule(LabletSession, "spec.timeslot_start", "spec.allow_spot")
+def _session_market(session: LabletSession) -> Iterator[Fault]:
+    if session.spec.allow_spot and session.spec.timeslot_start is not None:
+        problem = "a booked slot is promised, and a spot machine may be taken away"
+        yield Fault("spec.allow_spot", problem, "leave it out, or ask for it as soon as possible")
 
 
 @_rule(LabletSession, "spec.resource_limits")
@@ -208,9 +244,31 @@ def _check_limits(limits: Mapping[str, str] | None) -> Iterator[Fault]:
         yield from (Fault(f"spec.{fault.path}", fault.problem, fault.remedy) for fault in error.faults)
 
 
+@_rule(LabWorkerPool, "metadata.annotations")
+def _pool_notices(pool: LabWorkerPool) -> Iterator[Fault]:
+    yield from _check_notices(pool.metadata.annotations)
+
+
+@_rule(LabletSession, "metadata.annotations")
+def _session_notices(session: LabletSession) -> Iterator[Fault]:
+    yield from _check_notices(session.metadata.annotations)
+
+
+@_rule(Reservation, "metadata.annotations")
+def _reservation_notices(reservation: Reservation) -> Iterator[Fault]:
+    yield from _check_notices(reservation.metadata.annotations)
+
+
+def _check_notices(annotations: Mapping[str, str]) -> Iterator[Fault]:
+    value = annotations.get(NOTICES_ANNOTATION, NOTICES_OFF)
+    if value not in _NOTICES_VALUES:
+        path = f"metadata.annotations.{NOTICES_ANNOTATION}"
+        yield Fault(path, f"{value!r} is neither", f"use {' or '.join(_NOTICES_VALUES)}")
+
+
 @_rule(Reservation, "spec.timeslot_start", "spec.timeslot_end")
 def _reservation_time(reservation: Reservation) -> Iterator[Fault]:
-    yield from _check_slot(reservation.spec.timeslot_start, reservation.spec.timeslot_end)
+    yield from check_slot(reservation.spec.timeslot_start, reservation.spec.timeslot_end)
 
 
 @_rule(Reservation, "spec.student_emails", "spec.count")
@@ -292,6 +350,24 @@ def _settings_workers(settings: SystemSettings) -> Iterator[Fault]:
         yield Fault("spec.scaling.min_workers", f"greater than max_workers ({most})", "use at most max_workers")
 
 
+@_rule(SystemSettings, "spec.quotas.rules")
+def _settings_quotas(settings: SystemSettings) -> Iterator[Fault]:
+    seen: set[object] = set()
+    for place, rule in enumerate(settings.spec.quotas.rules):
+        path, selects = f"spec.quotas.rules[{place}]", (rule.owner, rule.role, rule.namespace, rule.track)
+        if not any(one is not None for one in selects):
+            yield Fault(
+                path, "selects nothing", "name an owner, role, namespace or track; max_live … are for everybody"
+            )
+        elif selects in seen:
+            yield Fault(path, "selects the same as another rule", "put their limits into one rule")
+        seen.add(selects)
+        if not set_limits(rule):
+            yield Fault(path, "has no limit", f"name one of {', '.join(QUOTA_LIMITS)}, or remove the rule")
+        if rule.horizon_days is not None and rule.owner is None and rule.role is None:
+            yield Fault(f"{path}.horizon_days", "bounds owners, not all together", "name an owner or a role with it")
+
+
 @_rule(SystemSettings, "spec.scaling.scale_up_threshold_cpu", "spec.scaling.scale_down_threshold_cpu")
 def _settings_thresholds(settings: SystemSettings) -> Iterator[Fault]:
     low, high = settings.spec.scaling.scale_down_threshold_cpu, settings.spec.scaling.scale_up_threshold_cpu
@@ -314,7 +390,8 @@ def _check_dollars(path: str, amount: Decimal | None) -> Iterator[Fault]:
         yield Fault(path, f"{amount} is no amount of money", f"use a number of dollars from 0 to {MAX_DOLLARS:,}")
 
 
-def _check_slot(start: datetime, end: datetime) -> Iterator[Fault]:
+def check_slot(start: datetime, end: datetime) -> Iterator[Fault]:
+    """Yield what is wrong with a slot, wherever it is in time."""
     if not (ALLOWED_YEARS[0] <= start.year and end.year <= ALLOWED_YEARS[1]):
         yield Fault(
             "spec.timeslot_start",

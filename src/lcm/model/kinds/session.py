@@ -32,6 +32,7 @@ from lcm.model.base.resource import (
     with_condition,
 )
 from lcm.model.kinds.definition import Requirements
+from lcm.model.kinds.saved_lab import ContinuedLab, ContinueFrom, LabRequest, ObservationRequest, SaveRequest
 from lcm.model.kinds.worker import LabType
 from lcm.model.money.billing import Usd
 from lcm.model.telemetry.observation import LabUse, ResourceObservation, drift
@@ -61,8 +62,6 @@ class SchedulingDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
 COLLECTION_LIMIT: Final = timedelta(minutes=5)
 STOP_ALERT: Final = timedelta(minutes=10)
-OBSERVATION_LIMIT: Final = timedelta(seconds=30)
-"""How long a request to observe a running lab waits for an answer."""
 CLEAN_UP_TIME: Final = timedelta(minutes=10)
 """How long after its slot a session may still be on its worker. Its claim covers this time too."""
 
@@ -94,6 +93,7 @@ class SessionCondition(StrEnum):
     WORKER_ASSIGNED = "WorkerAssigned"
     AT_RISK = "AtRisk"
     TIME_SHORTENED = "TimeShortened"
+    CONTINUES = "Continues"
 
 
 class RiskReason(StrEnum):
@@ -108,12 +108,23 @@ class RiskReason(StrEnum):
     NO_LICENCE = "NoLicence"
 
 
+LearnerRights = Annotated[tuple[Literal["extend", "terminate"], ...], msgspec.Meta(max_length=2)]
+"""What a learner may do with a session besides using it."""
+
+
 class LabletSessionSpec(Part):
-    """A booking. Without a slot it starts as soon as possible, for `duration_minutes`."""
+    """A booking. Without a slot it starts as soon as possible, for `duration_minutes`.
+
+    It is the owner's, and for the learner with the address `student_email`, who sees and uses it; the learner changes
+    it only as `learner_may` says.
+    With `allow_spot` it may run on a machine that the cloud can take away; then it is collected and tried again.
+    With `continue_from` it starts with the saved lab of an earlier session of the same lab.
+    """
 
     definition: Name
     owner: ShortText = ""
     student_email: Email | None = None
+    learner_may: LearnerRights = ()
     lab_instance_type: LabType = LabType.CML
     lab_track: ShortText = ""
     timeslot_start: Moment | None = None
@@ -123,8 +134,10 @@ class LabletSessionSpec(Part):
     reservation_id: ShortText | None = None
     region_required: Region | None = None
     region_preferred: Region | None = None
+    allow_spot: bool = False
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     resource_limits: Annotated[Mapping[ShortText, ShortText], msgspec.Meta(max_length=16)] | None = None
+    continue_from: ContinueFrom | None = None
 
 
 class Seat(Part):
@@ -169,14 +182,6 @@ class NodeState(Part):
     state: str
 
 
-class ObservationRequest(Part):
-    """A request to observe what a running lab uses. The answer names its id; it is answered once."""
-
-    id: ShortText
-    requested_at: Moment
-    requested_by: ShortText
-
-
 class LabletSessionStatus(Status):
     """The observed state of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
 
@@ -219,14 +224,29 @@ class LabletSessionStatus(Status):
     observed_last: bool = False
     observation_request: ObservationRequest | None = None
     observation_error: Text = ""
+    save_request: SaveRequest | None = None
+    save_error: Text = ""
+    continues: ContinuedLab | None = None
     artifacts: tuple[Artifact, ...] = ()
     last_error: Text = ""
+
+
+class SessionUse(Part):
+    """What a session that has ended took of its owner's quotas: the time that it ran, and what it cost."""
+
+    owner: ShortText
+    namespace: Name
+    lab_track: ShortText
+    since: Moment
+    until: Moment
+    cost_usd: Usd | None = None
 
 
 class DeletedSession(Part):
     """What is left of a deleted session."""
 
     ended_at: Moment
+    used: SessionUse | None = None
 
 
 class LabletSession(Part):
@@ -274,7 +294,13 @@ SESSION_MACHINE: Final = StateMachine(
         PhaseStep(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id", "ends_at")),
         PhaseStep(_P.INSTANTIATING, _P.STOPPING, LABLET_CONTROLLER, "a step failed, or its time is up", ("outcome",)),
         PhaseStep(_P.INSTANTIATING, _P.STOPPING, CONTROL_PLANE, "cancelled while it started", ("outcome",)),
-        PhaseStep(_P.RUNNING, _P.COLLECTING, LABLET_CONTROLLER, "its slot has ended", ("outcome",)),
+        PhaseStep(
+            _P.RUNNING,
+            _P.COLLECTING,
+            LABLET_CONTROLLER,
+            "its slot has ended, or the cloud takes its machine away",
+            ("outcome",),
+        ),
         PhaseStep(_P.RUNNING, _P.COLLECTING, CONTROL_PLANE, "ended by request", ("outcome",)),
         PhaseStep(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
         PhaseStep(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
@@ -340,23 +366,52 @@ def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) 
     return start is None or start <= now + horizon
 
 
-def has_timed_out(request: ObservationRequest | None, now: datetime) -> bool:
-    """Return True if an observation request has waited longer than allowed."""
-    return request is not None and now - request.requested_at >= OBSERVATION_LIMIT
+def use_of_ended(session: LabletSession) -> SessionUse:
+    """Return what a session that has ended took: nothing of the time if it never ran."""
+    history, created = session.status.history, session.metadata.created_at
+    runs = [place for place, line in enumerate(history) if line.phase == SessionPhase.RUNNING]
+    last = history[-1].at if history else created
+    assert last is not None, "what was admitted has a time"
+    return SessionUse(
+        owner=session.spec.owner,
+        namespace=session.metadata.namespace,
+        lab_track=session.spec.lab_track,
+        since=history[runs[0]].at if runs else last,
+        until=history[min(runs[-1] + 1, len(history) - 1)].at if runs else last,
+        cost_usd=session.status.cost_usd,
+    )
 
 
-def clear_timed_out_request(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
-    """Clear an observation request that was not answered in time, and record the error.
+def has_timed_out(request: LabRequest | None, now: datetime) -> bool:
+    """Return True if a request about a running lab has waited longer than allowed."""
+    return request is not None and now >= request.deadline
+
+
+def open_requests(status: LabletSessionStatus) -> Mapping[str, LabRequest]:
+    """Return the requests that were not answered yet, by the fields that hold them."""
+    found = {"observation": status.observation_request, "save": status.save_request}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def unanswered_fields(name: str, error: str) -> dict[str, Any]:
+    """Return the status fields of a request that gets no answer, and why."""
+    return {f"{name}_request": None, f"{name}_error": shorten_text(error)}
+
+
+def clear_timed_out_requests(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
+    """Clear requests that were not answered in time, and record the errors.
 
     Returns the same object when there is nothing to clear.
     """
-    request = status.observation_request
-    if request is None or not has_timed_out(request, now):
-        return status
-    asked = f"{request.requested_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    limit = OBSERVATION_LIMIT // timedelta(seconds=1)
-    error = f"not observed: {request.requested_by} asked at {asked}, and no answer came within {limit} s; ask again"
-    return msgspec.structs.replace(status, observation_request=None, observation_error=error)
+    changes: dict[str, Any] = {}
+    for name, request in open_requests(status).items():
+        if has_timed_out(request, now):
+            asked = f"{request.requested_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            waited = f"no answer came within {request.limit // timedelta(seconds=1)} s; ask again"
+            changes |= unanswered_fields(
+                name, f"not {request.deed}: {request.requested_by} asked at {asked}, and {waited}"
+            )
+    return msgspec.structs.replace(status, **changes) if changes else status
 
 
 def describe_drift(status: LabletSessionStatus) -> str:

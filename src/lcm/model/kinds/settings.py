@@ -5,11 +5,24 @@ A field that is None leaves the value to the environment, the file and the defau
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from lcm.model.base.resource import API_VERSION, END, Fraction, Metadata, Minutes, Part, Region, Status
+from lcm.model.base.resource import (
+    API_VERSION,
+    DEFAULT_NAMESPACE,
+    END,
+    Fraction,
+    Metadata,
+    Minutes,
+    Name,
+    Part,
+    Region,
+    ShortText,
+    Status,
+)
+from lcm.model.money.billing import Usd
 
 Seconds = Annotated[int, msgspec.Meta(ge=1, le=86_400, description="whole seconds from 1 to 86400")]
 ScanSeconds = Annotated[int, msgspec.Meta(ge=10, le=86_400, description="whole seconds from 10 to 86400")]
@@ -20,6 +33,10 @@ MostWorkers = Annotated[int, msgspec.Meta(ge=1, le=1000, description="a whole nu
 Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
 FewestSessions = Annotated[int, msgspec.Meta(ge=1, le=200, description="a whole number from 1 to 200")]
 MostBookings = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
+MostHours = Annotated[int, msgspec.Meta(ge=0, le=100_000_000, description="whole hours from 0 to 100000000")]
+MostDollars = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000, description="whole US dollars from 0 to 1000000000")]
+MAX_QUOTA_RULES: Final = 200
+QUOTA_SELECTORS: Final = ("owner", "role", "namespace", "track")
 NamePattern = Annotated[
     str,
     msgspec.Meta(
@@ -102,13 +119,65 @@ class ArtifactSettings(Part):
     retention_days: Days | None = None
 
 
+class QuotaRule(Part):
+    """Limits for those bookings that it selects; what it does not name is left to other rules.
+
+    With an owner or a role it bounds each owner, without both everybody together. Hours are those of slots.
+    """
+
+    owner: ShortText | None = None
+    role: Literal["admin", "operator", "author", "instructor", "user"] | None = None
+    namespace: Name | None = None
+    track: ShortText | None = None
+    sessions: MostBookings | None = None
+    pending: MostBookings | None = None
+    ahead: MostBookings | None = None
+    horizon_days: Days | None = None
+    nodes: MostBookings | None = None
+    hours_ahead: MostHours | None = None
+    hours_per_month: MostHours | None = None
+    usd_per_month: MostDollars | None = None
+
+
+QUOTA_LIMITS: Final = tuple(name for name in QuotaRule.__struct_fields__ if name not in QUOTA_SELECTORS)
+"""The names of all limits."""
+
+
+def set_limits(rule: QuotaRule) -> dict[str, int]:
+    """Return the limits that a rule names."""
+    return {name: most for name in QUOTA_LIMITS if (most := getattr(rule, name)) is not None}
+
+
 class QuotaSettings(Part):
-    """How much one owner may book: sessions waiting, sessions at once, slots ahead, and days ahead. Staff may more."""
+    """How much one owner may book, unless a rule says otherwise. Staff are bound by rules alone.
+
+    `max_pending` sessions waiting, `max_live` at once, `max_ahead` slots that have not begun, `max_nodes` CML nodes at
+    once; hours are those of slots that have not begun, or of a calendar month in UTC.
+    """
 
     max_pending: MostBookings | None = None
     max_live: MostBookings | None = None
     max_ahead: MostBookings | None = None
     horizon_days: Days | None = None
+    max_nodes: MostBookings | None = None
+    max_hours_ahead: MostHours | None = None
+    max_hours_per_month: MostHours | None = None
+    max_usd_per_month: MostDollars | None = None
+    rules: Annotated[tuple[QuotaRule, ...], msgspec.Meta(max_length=MAX_QUOTA_RULES)] = ()
+
+
+class TrackBudget(Part):
+    """What the workers of one lab track may cost in a month, whichever pools they are in."""
+
+    lab_track: ShortText
+    monthly_usd: Usd
+    namespace: Name = DEFAULT_NAMESPACE
+
+
+class BudgetSettings(Part):
+    """Budgets beside those of pools, which pools have themselves."""
+
+    tracks: Annotated[tuple[TrackBudget, ...], msgspec.Meta(max_length=500)] = ()
 
 
 class SystemSettingsSpec(Part):
@@ -122,6 +191,7 @@ class SystemSettingsSpec(Part):
     learning: LearningSettings = LearningSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     quotas: QuotaSettings = QuotaSettings()
+    budgets: BudgetSettings = BudgetSettings()
 
 
 class SystemSettings(Part):

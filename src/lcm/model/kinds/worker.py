@@ -68,6 +68,7 @@ class WorkerCondition(StrEnum):
     CAPACITY_AVAILABLE = "CapacityAvailable"
     HEALTH_CHECK_PASSED = "HealthCheckPassed"
     REACHABLE = "Reachable"
+    LIKE_TEMPLATE = "LikeTemplate"
 
 
 class LabType(StrEnum):
@@ -100,11 +101,12 @@ class RootVolume(Part):
 
 
 class AwsSpec(Part):
-    """Where and how the instance is launched."""
+    """Where and how the instance is launched. A `spot` machine is cheaper, and may be taken away at any time."""
 
     region: Region = "us-east-1"
     instance_type: ShortText = "m5zn.metal"
     instance_type_alternatives: Annotated[tuple[ShortText, ...], _SHORT_LIST] = ()
+    market: Literal["on_demand", "spot"] = "on_demand"
     ami_id: ShortText | None = None
     ami_name_pattern: ShortText | None = None
     vpc_id: ShortText | None = None
@@ -162,6 +164,8 @@ class Ec2Facts(Part):
     """What EC2 reported about the instance, and what we requested.
 
     `client_token` is set before the launch is requested and stays until the outcome of the launch is known.
+    `reclaim_at` is when the cloud takes a spot machine away, once it has given notice.
+    `state_since` is when the instance came into its state, None where EC2 did not say.
     """
 
     client_token: str = ""
@@ -176,7 +180,9 @@ class Ec2Facts(Part):
     instance_status: str = ""
     image_id: str = ""
     launched_at: Moment | None = None
+    state_since: Moment | None = None
     gone_at: Moment | None = None
+    reclaim_at: Moment | None = None
 
 
 class CmlFacts(Part):
@@ -374,6 +380,11 @@ def address_of(worker: LabWorker) -> str:
 def worker_ref(worker: LabWorker) -> str:
     """Return the reference by which sessions name a worker: "namespace/name"."""
     return f"{worker.metadata.namespace}/{worker.metadata.name}"
+
+
+def is_spot(worker: LabWorker) -> bool:
+    """Return whether a worker's machine is only lent: the cloud may take it away, and it cannot be stopped."""
+    return worker.spec.aws.market == "spot"
 
 
 def satisfies_affinity(licence: LicenseFlavour, affinity: LicenseFlavour | None) -> bool:

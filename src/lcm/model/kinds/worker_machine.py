@@ -79,6 +79,16 @@ WORKER_MACHINE: Final = StateMachine(
             for phase in (_P.READY_UNLICENSED, _P.READY, _P.ACTIVE)
         ),
         *(
+            PhaseStep(
+                phase,
+                _P.DRAINING,
+                _BY,
+                "the cloud takes its spot machine away, or it is to be paused, which ends it",
+                ("drain_deadline_at",),
+            )
+            for phase in (_P.READY_UNLICENSED, _P.READY, _P.ACTIVE)
+        ),
+        *(
             PhaseStep(_P.DRAINING, phase, CONTROL_PLANE, "the drain was cancelled")
             for phase in (_P.READY_UNLICENSED, _P.READY, _P.ACTIVE)
         ),

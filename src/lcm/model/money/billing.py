@@ -24,9 +24,17 @@ Usd = Annotated[Decimal, msgspec.Meta(description="US dollars", examples=["3.964
 MINIMUM_CHARGE: Final = timedelta(seconds=60)
 """The shortest time for which every start is billed."""
 
+MICROS_PER_USD: Final = 1_000_000
+"""Exact amounts are whole micro-dollars."""
+
 _SECOND: Final = timedelta(seconds=1)
 _SECONDS_PER_HOUR: Final = Decimal(3600)
-_USD_PRECISION: Final = Decimal("0.0001")
+_USD_PRECISION: Final = Decimal("0.000001")
+
+
+def to_usd(micros: int) -> Decimal:
+    """Return micro-dollars as dollars."""
+    return (Decimal(micros) / MICROS_PER_USD).quantize(_USD_PRECISION)
 
 
 class Billing(StrEnum):
@@ -57,6 +65,8 @@ class BillingInterval(Part):
     began_at: Moment | None = None
     pool: ShortText = ""
     """The pool that made the worker, if one did."""
+    on_demand_usd_hourly: Usd | None = None
+    """What a spot machine would have cost on demand; null for others, or if that is not known."""
 
     def seconds(self, now: datetime) -> Decimal:
         """Return the seconds billed until now. While running: whole seconds, at least a minute."""
@@ -68,6 +78,28 @@ class BillingInterval(Part):
         """Return the cost until now; None means that it is unknown."""
         return None if self.usd_hourly is None else self.usd_hourly * self.seconds(now) / _SECONDS_PER_HOUR
 
+    def saved_usd(self, now: datetime) -> Decimal:
+        """Return what was saved until now by a spot machine, as far as it is known."""
+        if self.usd_hourly is None or self.on_demand_usd_hourly is None:
+            return Decimal(0)
+        return (self.on_demand_usd_hourly - self.usd_hourly) * self.seconds(now) / _SECONDS_PER_HOUR
+
+    def micros_between(self, start: datetime, end: datetime) -> int:
+        """Return what a part of it costs in whole micro-dollars; nothing if the price is unknown.
+
+        The costs of parts that follow one another add up to the cost of all of them.
+        """
+        begin = self.began_at or self.since
+        return self._micros_until(end) - (self._micros_until(start) if start > begin else 0)
+
+    def micros(self, now: datetime) -> int:
+        """Return what it costs until now in whole micro-dollars; nothing if the price is unknown."""
+        return self.micros_between(self.since, self.until or now)
+
+    def _micros_until(self, moment: datetime) -> int:
+        usd_hourly, seconds = self.usd_hourly or 0, self._billable_seconds(moment - (self.began_at or self.since))
+        return round(MICROS_PER_USD * usd_hourly * seconds / _SECONDS_PER_HOUR)
+
     def _billable_seconds(self, span: timedelta) -> Decimal:
         span = max(span, timedelta(0))
         if self.state is Billing.RUNNING:
@@ -76,12 +108,16 @@ class BillingInterval(Part):
 
 
 class CostTotal(Part):
-    """The cost of several intervals; `unpriced_seconds` are those with an unknown price."""
+    """The cost of several intervals; `unpriced_seconds` are those with an unknown price.
+
+    `saved_usd` is what spot machines among them saved, as far as it is known what they would have cost on demand.
+    """
 
     name: ShortText
     usd: Usd
     seconds: Count
     unpriced_seconds: Count
+    saved_usd: Usd = Decimal(0)
 
 
 def clip_interval(interval: BillingInterval, since: datetime, until: datetime, now: datetime) -> BillingInterval | None:
@@ -110,15 +146,30 @@ def sum_costs_by(
 
 def sum_costs(name: str, intervals: Iterable[BillingInterval], now: datetime) -> CostTotal:
     """Return the total cost of intervals. Unknown costs are counted as unpriced time, never as zero."""
-    usd = seconds = unpriced = Decimal(0)
+    micros, seconds, unpriced, saved = 0, Decimal(0), Decimal(0), Decimal(0)
     for one in intervals:
-        cost, lasted = one.usd(now), one.seconds(now)
+        lasted = one.seconds(now)
         seconds += lasted
-        usd += cost or 0
-        unpriced += lasted if cost is None else 0
+        micros += one.micros(now)
+        saved += one.saved_usd(now)
+        unpriced += lasted if one.usd_hourly is None else 0
     return CostTotal(
-        name=name, usd=usd.quantize(_USD_PRECISION), seconds=round(seconds), unpriced_seconds=round(unpriced)
+        name=name,
+        usd=to_usd(micros),
+        seconds=round(seconds),
+        unpriced_seconds=round(unpriced),
+        saved_usd=to_usd(round(1_000_000 * saved)),
     )
+
+
+def start_of_month(moment: datetime) -> datetime:
+    """Return when a moment's month began in UTC."""
+    return moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def next_month(moment: datetime) -> datetime:
+    """Return when the month after a moment's begins in UTC."""
+    return start_of_month(start_of_month(moment) + timedelta(days=32))
 
 
 def local_days(since: datetime, until: datetime, zone: ZoneInfo) -> Sequence[tuple[str, datetime, datetime]]:

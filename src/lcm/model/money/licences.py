@@ -9,6 +9,7 @@ licence server and reports that.
 import hashlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from lcm.model.base.resource import Count, Moment, Name, Part, ShortText
@@ -59,6 +60,7 @@ class LicenceLedger(Part):
     seats: tuple[LicenceSeat, ...]
 
 
+@lru_cache(1024)
 def token_id(ref: str | None) -> str:
     """Return an identifier of a token, derived from where it is kept, which is not a secret."""
     return UNKNOWN_TOKEN if ref is None else hashlib.sha256(ref.encode()).hexdigest()[:_TOKEN_ID_LENGTH]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, over
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
+from lcm.model.base.errors import Stuck
 from lcm.providers.aws.errors import require_aws_answer, translate_errors
 from lcm.providers.protocols.permit import check_permit
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ServiceName = Literal["ec2", "cloudwatch", "sts", "service-quotas"]
 ATTEMPTS: Final = 2
 """How often the library itself tries. Further retries are up to the caller."""
 CALL_LIMIT: Final = timedelta(minutes=2)
@@ -94,6 +96,17 @@ class AwsClients:
         with translate_errors("sts:GetCallerIdentity"):
             return AwsIdentity(answer["Account"], answer["Arn"])
 
+    async def quota(self, region: str, service: str, code: str) -> int | None:
+        """Return the value of a quota; None if AWS does not know it, or does not let us ask."""
+        client = await self._client("service-quotas", region)
+        try:
+            asking = client.get_service_quota(ServiceCode=service, QuotaCode=code)
+            answer = await self.call("servicequotas:GetServiceQuota", asking)
+        except Stuck:
+            return None
+        with translate_errors("servicequotas:GetServiceQuota"):
+            return int(answer["Quota"]["Value"])
+
     async def call(self, action: str, answer: Awaitable[T], *, subject: str = "") -> T:
         """Await an answer of AWS about a subject, within the time limit, and translate its errors."""
         with translate_errors(action, subject):
@@ -122,8 +135,8 @@ class AwsClients:
     @overload
     async def _client(self, service: Literal["cloudwatch"], region: str) -> "CloudWatchClient": ...
     @overload
-    async def _client(self, service: Literal["sts"], region: str) -> Any: ...  # noqa: ANN401  one call needs no stubs
-    async def _client(self, service: Literal["ec2", "cloudwatch", "sts"], region: str) -> Any:
+    async def _client(self, service: Literal["sts", "service-quotas"], region: str) -> Any: ...  # noqa: ANN401  one call needs no stubs
+    async def _client(self, service: "_ServiceName", region: str) -> Any:
         async with self._lock:
             if (service, region) not in self._clients:
                 with translate_errors(f"a client of {service} in {region}"):
@@ -131,7 +144,7 @@ class AwsClients:
                         self._clients[service, region] = await self._make_client(service, region)
             return self._clients[service, region]
 
-    async def _make_client(self, service: Literal["ec2", "cloudwatch", "sts"], region: str) -> Any:  # noqa: ANN401  the callers know
+    async def _make_client(self, service: "_ServiceName", region: str) -> Any:  # noqa: ANN401  the callers know
         keys = self._keys
         client = await self._open.enter_async_context(
             self._session.create_client(

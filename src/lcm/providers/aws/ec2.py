@@ -16,6 +16,8 @@ from lcm.providers.aws.ec2_messages import (
     read_image,
     read_instance,
     read_instances,
+    read_machine_type,
+    read_reclaim,
     read_state_change,
     run_instances_request,
 )
@@ -29,6 +31,7 @@ from lcm.providers.protocols.compute import (
     InstanceState,
     Launch,
     MachineMetrics,
+    MachineType,
     StatusChecks,
     image_missing,
     not_listed_yet,
@@ -45,6 +48,12 @@ MAX_FILTER_VALUES: Final = 200
 MAX_STATUS_IDS: Final = 100
 """How many instances EC2 takes in one request for status checks."""
 
+_TYPES_PER_PAGE: Final = 100
+_RECLAIM_CODES: Final = ["marked-for-termination", "marked-for-stop"]
+_STANDARD_FAMILIES: Final = ("a", "c", "d", "h", "i", "m", "r", "t", "z")
+_ON_DEMAND_QUOTA: Final = "L-1216C47A"
+_SPOT_QUOTA: Final = "L-34B43A08"
+"""The quotas of virtual CPUs of machines of the standard families. Others have quotas of their own."""
 _RETRY_AFTER: Final = timedelta(seconds=10)
 _INSTANCE_ID: Final = re.compile(r"\bi-[0-9a-f]+\b")
 
@@ -104,6 +113,31 @@ class Ec2:
     async def newest_image(self, region: str, name_pattern: str) -> Image | None:
         newest = await self._newest_image(region, name_pattern)
         return read_image(newest) if newest else None
+
+    async def list_reclaimed(self, region: str) -> Mapping[str, datetime]:
+        client, action = await self._clients.ec2(region), "ec2:DescribeSpotInstanceRequests"
+        pages = client.get_paginator("describe_spot_instance_requests").paginate(
+            Filters=_filters({"status-code": _RECLAIM_CODES}), PaginationConfig={"PageSize": self._page}
+        )
+        found = await self._clients.all_pages(action, pages)
+        with translate_errors(action):
+            return dict(read_reclaim(one) for page in found for one in page["SpotInstanceRequests"])
+
+    async def machine_types(self, region: str, names: Sequence[str]) -> Mapping[str, MachineType]:
+        client, action = await self._clients.ec2(region), "ec2:DescribeInstanceTypes"
+        # By a filter: for a type that is not offered, a list of names would be refused as a whole.
+        pages = client.get_paginator("describe_instance_types").paginate(
+            Filters=_filters({"instance-type": sorted(set(names))}), PaginationConfig={"PageSize": _TYPES_PER_PAGE}
+        )
+        found = await self._clients.all_pages(action, pages)
+        with translate_errors(action):
+            types = [read_machine_type(one) for page in found for one in page["InstanceTypes"]]
+        return {one.instance_type: one for one in types}
+
+    async def vcpu_quota(self, region: str, instance_type: str, *, spot: bool) -> int | None:
+        if not instance_type.startswith(_STANDARD_FAMILIES):
+            return None
+        return await self._clients.quota(region, "ec2", _SPOT_QUOTA if spot else _ON_DEMAND_QUOTA)
 
     async def start(self, region: str, instance_id: str) -> None:
         found = await self._find_living(region, instance_id)

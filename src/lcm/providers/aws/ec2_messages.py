@@ -3,16 +3,19 @@
 Used by `ec2`. A missing or odd field raises what `errors.translate_errors` takes for no answer.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, cast
 
 from lcm.providers.aws.errors import redact
 from lcm.providers.protocols.compute import (
+    RECLAIM_NOTICE,
     Image,
     Instance,
     InstanceState,
     Launch,
+    MachineType,
     StatusCheckResult,
     StatusChecks,
     ownership_tags,
@@ -29,9 +32,14 @@ if TYPE_CHECKING:
         InstanceStateChangeTypeDef,
         InstanceStatusTypeDef,
         InstanceTypeDef,
+        InstanceTypeInfoTypeDef,
         RunInstancesRequestTypeDef,
+        SpotInstanceRequestTypeDef,
+        SpotMarketOptionsTypeDef,
         TagTypeDef,
     )
+
+_TRANSITION_MOMENT: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
 def run_instances_request(
@@ -55,6 +63,13 @@ def run_instances_request(
         request["IamInstanceProfile"] = {"Arn": profile} if profile.startswith("arn:") else {"Name": profile}
     if aws.key_pair:
         request["KeyName"] = aws.key_pair
+    if aws.market == "spot":
+        # A one-time request: EC2 never launches another machine for it, which would have no worker.
+        options: SpotMarketOptionsTypeDef = {
+            "SpotInstanceType": "one-time",
+            "InstanceInterruptionBehavior": "terminate",
+        }
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     if aws.nested_virtualization:
         request["CpuOptions"] = {"NestedVirtualization": "enabled"}
     return request
@@ -114,6 +129,7 @@ def read_instances(pages: Sequence["DescribeInstancesResultTypeDef"], region: st
 def read_instance(said: "InstanceTypeDef", region: str) -> Instance:
     """Read one instance."""
     return Instance(
+        spot=said.get("InstanceLifecycle") == "spot",
         instance_id=said["InstanceId"],
         region=region,
         state=InstanceState(said["State"]["Name"]),
@@ -125,7 +141,14 @@ def read_instance(said: "InstanceTypeDef", region: str) -> Instance:
         public_ip=said.get("PublicIpAddress") or None,
         tags={tag["Key"]: tag.get("Value", "") for tag in said.get("Tags", [])},
         reason=redact(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", "")),
+        state_since=_read_state_since(said.get("StateTransitionReason", "")),
     )
+
+
+def _read_state_since(said: str) -> datetime | None:
+    """Read the moment in a text such as "User initiated (2026-11-02 08:00:00 GMT)"; None if it has none."""
+    found = _TRANSITION_MOMENT.search(said)
+    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) if found else None
 
 
 def read_state_change(said: Sequence["InstanceStateChangeTypeDef"], instance_id: str) -> InstanceState:
@@ -140,6 +163,22 @@ def read_image(said: "ImageTypeDef") -> Image:
     """Read one image."""
     created = datetime.fromisoformat(said["CreationDate"]).astimezone(UTC)
     return Image(image_id=said["ImageId"], name=said.get("Name", ""), created_at=created)
+
+
+def read_reclaim(said: "SpotInstanceRequestTypeDef") -> tuple[str, datetime]:
+    """Read which machine is taken away, and when."""
+    return said["InstanceId"], said["Status"]["UpdateTime"].astimezone(UTC) + RECLAIM_NOTICE
+
+
+def read_machine_type(said: "InstanceTypeInfoTypeDef") -> MachineType:
+    """Read what a type of machine has."""
+    return MachineType(
+        instance_type=said["InstanceType"],
+        vcpus=said["VCpuInfo"]["DefaultVCpus"],
+        memory_mb=said["MemoryInfo"]["SizeInMiB"],
+        metal=said.get("BareMetal", False),
+        nested="nested-virtualization" in said.get("ProcessorInfo", {}).get("SupportedFeatures", []),
+    )
 
 
 def read_checks(said: "InstanceStatusTypeDef") -> StatusChecks:

@@ -16,6 +16,8 @@ from lcm.model.kinds.worker import AwsSpec
 
 OWNER_TAG: Final = "lcm:owner"
 WORKER_TAG: Final = "lcm:worker-uid"
+RECLAIM_NOTICE: Final = timedelta(minutes=2)
+"""How long after its notice the cloud takes a spot machine away."""
 VISIBLE_WITHIN: Final = timedelta(minutes=5)
 """How long a cloud may take to list an instance that it has launched."""
 
@@ -71,7 +73,11 @@ class Launch(Part):
 
 
 class Instance(Part):
-    """What the cloud said about a machine. `reason` is the cloud's own text on why it is in its state, if any."""
+    """What the cloud said about a machine. `reason` is the cloud's own text on why it is in its state, if any.
+
+    `state_since` is when it came into its state, where the cloud says so; a stop or an end counts from when it was
+    asked for.
+    """
 
     instance_id: str
     region: str
@@ -84,6 +90,18 @@ class Instance(Part):
     public_ip: str | None = None
     tags: Mapping[str, str] = {}
     reason: str = ""
+    spot: bool = False
+    state_since: datetime | None = None
+
+
+class MachineType(Part):
+    """What a type of machine has. CML runs on one that is `metal`, or that has `nested` virtualisation."""
+
+    instance_type: str
+    vcpus: int
+    memory_mb: int
+    metal: bool = False
+    nested: bool = False
 
 
 class StatusCheckResult(StrEnum):
@@ -155,12 +173,30 @@ class Compute(Protocol):
         """Find the matching image created last, among those whose owners we trust; None means none matches."""
         ...
 
+    async def list_reclaimed(self, region: str) -> Mapping[str, datetime]:
+        """List the spot machines that the cloud has given notice of taking away, and when it does so.
+
+        Those of others may be among them. What was taken away is no longer listed.
+        """
+        ...
+
+    async def machine_types(self, region: str, names: Sequence[str]) -> Mapping[str, MachineType]:
+        """Describe types of machines; one that is missing from the answer is not offered in the region."""
+        ...
+
+    async def vcpu_quota(self, region: str, instance_type: str, *, spot: bool) -> int | None:
+        """Read how many virtual CPUs such machines may have together; None: nobody says, or we may not ask."""
+        ...
+
     async def start(self, region: str, instance_id: str) -> None:
         """Start a stopped instance; a running one stays so. Raises Gone, NoCapacity, and Later while it is stopping."""
         ...
 
     async def stop(self, region: str, instance_id: str) -> None:
-        """Stop an instance; a stopped one stays so. Raises Gone, and Later while it does not run yet."""
+        """Stop an instance; a stopped one stays so. Raises Gone, and Later while it does not run yet.
+
+        A spot machine cannot be stopped: Stuck.
+        """
         ...
 
     async def reboot(self, region: str, instance_id: str) -> None:

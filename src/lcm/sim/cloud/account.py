@@ -14,8 +14,18 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Gone, Later
-from lcm.providers.protocols.compute import ENDING, Image, InstanceState, MachineMetrics, NoCapacity, QuotaExceeded
+from lcm.model.base.errors import Gone, Later, Stuck
+from lcm.model.money.prices import HARDWARE
+from lcm.providers.protocols.compute import (
+    ENDING,
+    RECLAIM_NOTICE,
+    Image,
+    InstanceState,
+    MachineMetrics,
+    MachineType,
+    NoCapacity,
+    QuotaExceeded,
+)
 from lcm.sim.cloud.effects import Effect, OnEffect, ignore_effect
 from lcm.sim.cloud.machines import METAL, RUNNING, TERMINATED, VIRTUAL, CheckName, MachinePace, SimMachine
 from lcm.sim.time.chance import Chance
@@ -24,6 +34,7 @@ OURS: Final = "self"
 SPREAD: Final = 0.2
 """The fraction by which a duration may be shorter or longer."""
 
+_NESTING_FAMILIES: Final = ("c8i", "m8i", "r8i")
 _PRIVATE: Final = IPv4Address("10.0.0.10")
 _PUBLIC: Final = IPv4Address("100.64.0.10")
 _RETRY_AFTER: Final = timedelta(seconds=10)
@@ -54,6 +65,7 @@ class LaunchOrder(NamedTuple):
     disk_gb: int = 30
     subnet_id: str | None = None
     public_ip: bool = True
+    spot: bool = False
 
 
 class CapacityShortage(NamedTuple):
@@ -91,6 +103,10 @@ class SimAccount:
         """The fraction of their type's CPUs and memory that machines launched now have."""
         self.listed_late = timedelta(0)
         """How much later than usual machines launched now are listed."""
+        self.withdrawn_types: set[tuple[str, str]] = set()
+        """Types of machines that are not offered, each with its region."""
+        self.vcpu_quotas: dict[str, int] = {}
+        """How many virtual CPUs there may be, by region; launches are not held to it."""
         self.machines: dict[str, SimMachine] = {}
         self._by_address: dict[str, SimMachine] = {}
         """The newest machine that was given each private address."""
@@ -151,6 +167,7 @@ class SimAccount:
             tags=dict(order.tags),
             public=order.public_ip,
             comes_up=not self._never_up,
+            spot=order.spot,
             share=self.share,
         )
         self._never_up = max(0, self._never_up - 1)
@@ -182,6 +199,8 @@ class SimAccount:
         machine, state = self._live_machine(region, instance_id)
         if state is InstanceState.PENDING:
             raise Later(f"{instance_id} does not run yet", after=_RETRY_AFTER)
+        if machine.spot:
+            raise Stuck("Unsupported", f"{instance_id} is a spot machine, which cannot be stopped")
         if state is RUNNING:
             self.on_effect(Effect("stop", instance_id))
             machine.stop(self._clock.now())
@@ -212,6 +231,31 @@ class SimAccount:
     def die(self, region: str, instance_id: str, at: datetime | None = None) -> None:
         """Make a machine end by itself, now or at a future moment."""
         self.machine(region, instance_id).dies_at = at or self._clock.now()
+
+    def reclaim(self, region: str, instance_id: str) -> None:
+        """Announce that a spot machine is taken away, and take it away after the notice unless it has ended."""
+        machine = self.machine(region, instance_id)
+        machine.reclaim_at = machine.dies_at = self._clock.now() + RECLAIM_NOTICE / self._nature.speed
+
+    def reclaimed(self, region: str) -> dict[str, datetime]:
+        """Return the machines that are about to be taken away, and when each is."""
+        now = self._clock.now()
+        marked = ((one, one.reclaim_at) for one in self.machines.values() if one.region == region and one.reclaim_at)
+        return {one.instance_id: at for one, at in marked if one.state(now) not in ENDING}
+
+    def machine_type(self, region: str, name: str) -> MachineType | None:
+        """Return what a type of machine has; None if it is not offered in a region."""
+        found = HARDWARE.get(name)
+        if found is None or (region, name) in self.withdrawn_types:
+            return None
+        metal = ".metal" in name
+        return MachineType(
+            instance_type=name,
+            vcpus=found.vcpus,
+            memory_mb=1024 * found.memory_gib,
+            metal=metal,
+            nested=not metal and name.startswith(_NESTING_FAMILIES),
+        )
 
     def impair(self, region: str, instance_id: str, check: CheckName = "instance") -> None:
         """Make a status check fail until a reboot (the instance's check) or a new start repairs it."""

@@ -96,6 +96,11 @@ class SimulatedArtifacts:
         """Return what is stored by name, at once and whatever fails."""
         return [_as_listed(address, kept) for address, kept in self._kept.items() if address.name]
 
+    def content_now(self, uri: str) -> bytes | None:
+        """Return the bytes of an artifact, at once and whatever fails; None if there is none."""
+        kept = self._kept.get(parse_address(uri))
+        return kept.data if kept else None
+
     def damage(self, uri: str) -> None:
         """Replace the bytes of an artifact by others, as a bad disk does."""
         kept = self._kept[parse_address(uri)]

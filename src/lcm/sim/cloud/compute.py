@@ -22,6 +22,7 @@ from lcm.providers.protocols.compute import (
     Instance,
     Launch,
     MachineMetrics,
+    MachineType,
     StatusChecks,
     image_missing,
     not_listed_yet,
@@ -191,6 +192,19 @@ class SimCloud:
         async with self._call("newest_image", region):
             return self._newest_image(region, name_pattern)
 
+    async def list_reclaimed(self, region: str) -> Mapping[str, datetime]:
+        async with self._call("list_reclaimed", region):
+            return self.account.reclaimed(region)
+
+    async def machine_types(self, region: str, names: Sequence[str]) -> Mapping[str, MachineType]:
+        async with self._call("machine_types", region):
+            found = {name: self.account.machine_type(region, name) for name in names}
+            return {name: one for name, one in found.items() if one is not None}
+
+    async def vcpu_quota(self, region: str, instance_type: str, *, spot: bool) -> int | None:  # noqa: ARG002 - one for all
+        async with self._call("vcpu_quota", region):
+            return self.account.vcpu_quotas.get(region)
+
     async def start(self, region: str, instance_id: str) -> None:
         async with self._call("start", region):
             check_permit()
@@ -281,6 +295,7 @@ class SimCloud:
             disk_gb=launch.aws.root_volume.size_gb,
             subnet_id=subnet_of(launch),
             public_ip=launch.aws.public_ip,
+            spot=launch.aws.market == "spot",
         )
 
     def _newest_image(self, region: str, name_pattern: str | None) -> Image | None:

@@ -34,6 +34,7 @@ METAL: Final = MachinePace(timedelta(minutes=1), timedelta(minutes=9), timedelta
 
 BY_HAND: Final = "Client.UserInitiatedShutdown: User initiated shutdown"
 DIED: Final = "Server.InternalError: Internal error"
+TAKEN_BACK: Final = "Server.SpotInstanceTermination: Spot instance termination"
 NEVER_RAN: Final = "Server.InternalError: Internal error on launch"
 """Why a machine is in its state, in EC2's words."""
 
@@ -87,6 +88,9 @@ class SimMachine:
     """The fraction of its type's CPUs and memory that it has."""
     impaired: dict[CheckName, datetime] = field(default_factory=dict)
     load: MachineMetrics = field(default_factory=MachineMetrics)
+    spot: bool = False
+    reclaim_at: datetime | None = None
+    """When the cloud takes a spot machine away, once it has given notice."""
 
     def __post_init__(self) -> None:
         # Not fields, so that they are not serialized.
@@ -101,7 +105,8 @@ class SimMachine:
         if self.changes[-1].state is TERMINATED and self.changes[-1].at <= dies_at:
             return self.changes
         lived = [change for change in self.changes if change.at < dies_at]
-        reason = DIED if any(change.state is RUNNING for change in lived) else NEVER_RAN
+        ran = any(change.state is RUNNING for change in lived)
+        reason = TAKEN_BACK if dies_at == self.reclaim_at else DIED if ran else NEVER_RAN
         return [*lived, StateChange(dies_at, TERMINATED, reason)]
 
     def change_at(self, at: datetime) -> StateChange:
@@ -161,7 +166,15 @@ class SimMachine:
             public_ip=self._public_ip(at) if state in {PENDING, RUNNING} else None,
             tags=dict(self.tags),
             reason=reason,
+            spot=self.spot,
+            state_since=self._state_since(at),
         )
+
+    def _state_since(self, at: datetime) -> datetime:
+        """Return when it came into its state; like EC2's, a stop or end counts from when it was asked for."""
+        *before, last = [change for change in self.all_changes() if change.at <= at] or self.all_changes()[:1]
+        asked = {STOPPED: STOPPING, TERMINATED: SHUTTING_DOWN}.get(last.state)
+        return before[-1].at if before and before[-1].state is asked else last.at
 
     def checks(self, at: datetime) -> StatusChecks:
         """Return the status checks. A reboot repairs the instance's, a new start both."""

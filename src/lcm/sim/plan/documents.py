@@ -24,7 +24,7 @@ from lcm.model.kinds.definition import (
     ResourceRequirements,
     Topology,
 )
-from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, ScalingPolicy, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
 from lcm.providers.protocols.artifacts import StoredArtifact
 
@@ -33,7 +33,7 @@ IMAGE_PATTERN: Final = "CML-2.9*"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.]+")
 _MONTH_MINUTES: Final = 31 * 24 * 60
 _MOST_NODES: Final = 300
-"""The most nodes of a lab file, whatever its lab needs: larger files are parsed in a thread, not in a simulation."""
+"""The most nodes of a lab file, whatever its lab needs: more of them only take time."""
 _CONSOLES_PER_NODE: Final = 100
 """The most consoles of one node."""
 _PLACEHOLDER_URI: Final = "artifact://sha256:" + "0" * 64
@@ -57,14 +57,18 @@ class LabOutline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool in the short form of a timetable."""
+    """A pool in the short form of a timetable; without a name it is called after its track."""
 
     track: str
+    name: str = ""
     instance_type: str
     region: str = "us-east-1"
     least: int = 0
     most: int = 10
     price: Decimal | None = None
+    spot: bool = False
+    policy: ScalingPolicy = ScalingPolicy.SCHEDULED
+    warm: int = 0
 
 
 def definition_of(lab: LabOutline) -> LabletDefinition:
@@ -89,21 +93,27 @@ def pool_of(machines: PoolOutline) -> tuple[WorkerTemplate, LabWorkerPool]:
         aws=AwsSpec(
             region=machines.region,
             instance_type=machines.instance_type,
+            market="spot" if machines.spot else "on_demand",
             ami_name_pattern=IMAGE_PATTERN,
             nested_virtualization=".metal" not in machines.instance_type,
         ),
         cml=_CML_SPEC,
     )
-    name = _pool_name(machines.track)
+    name = machines.name or pool_name(machines.track)
     template = WorkerTemplateSpec(worker=worker, name_prefix=name, price_per_hour_usd=machines.price)
     spec = LabWorkerPoolSpec(
-        lab_track=machines.track, template=name, min_workers=machines.least, max_workers=machines.most
+        lab_track=machines.track,
+        template=name,
+        min_workers=machines.least,
+        max_workers=machines.most,
+        warm_workers=machines.warm,
+        policy=machines.policy,
     )
     metadata = Metadata(name=name)
     return WorkerTemplate(metadata=metadata, spec=template), LabWorkerPool(metadata=metadata, spec=spec)
 
 
-def _pool_name(track: str) -> str:
+def pool_name(track: str) -> str:
     """Name a pool after its track. A track that is no valid name gets a checksum of its text appended."""
     if NAME.fullmatch(track):
         return track
@@ -118,6 +128,7 @@ def launchable_template(template: WorkerTemplate) -> WorkerTemplate:
         region=aws.region,
         instance_type=aws.instance_type,
         instance_type_alternatives=aws.instance_type_alternatives,
+        market=aws.market,
         ami_name_pattern=IMAGE_PATTERN,
         root_volume=aws.root_volume,
         nested_virtualization=aws.nested_virtualization,

@@ -1,9 +1,10 @@
 """Plays variants in parallel, a process each, and finds the cheapest fleet that refuses nothing and is never late.
 
-Called by `cli.booking.plan` and by `sim.plan.__main__`. Tracks share no machines, so the size of each pool is
-searched on its own, from what the lower bound needs up to what the fleet allows. A pool that keeps everything also
-does so with more machines, so a binary search is sound; the answer is played once more as a whole. A trial that
-refuses a session is not played any further.
+Called by `cli.booking.plan` and by `sim.plan.__main__`. Tracks share no machines, so the pools of each are searched
+on their own, from what the lower bound needs up to what the fleet allows; several pools of one track one after
+another, the dearest first, while the others stay as large as they are. A pool that keeps everything also does so with
+more machines, so a binary search is sound; the answer is played once more as a whole. A trial that refuses a session
+is not played any further.
 """
 
 import multiprocessing
@@ -11,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Final, NamedTuple
@@ -18,9 +20,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lcm.model.base.errors import Stuck
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.sim.plan.measure import lower_bound
 from lcm.sim.plan.results import Comparison, Trial
-from lcm.sim.plan.timetable import Timetable
+from lcm.sim.plan.timetable import Timetable, pool_labels, price_of
 from lcm.sim.plan.trial import play
 from lcm.sim.plan.variant import Variant, VariantChoice, apply_variant, check_tracks
 from lcm.sim.time.chance import collect_garbage_rarely, rare_garbage_collection
@@ -52,53 +55,59 @@ def find_smallest(
     while asked := [(one, question) for one in searches for question in one.questions()]:
         trials = played([TrialJob(question.timetable, question.variant, brief=True) for _, question in asked])
         for (search, question), trial in zip(asked, trials, strict=True):
-            search.narrow(question.track, trial)
+            search.narrow(question.pool, trial)
     best = played([TrialJob(timetable, one.answer()) for one in searches])
     kept = [one for one in best if one.keeps_everything]
     return min(kept, key=_cost_order, default=None), best
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """Asks whether a track keeps everything under a variant."""
+    """Asks whether the track of a pool keeps everything under a variant."""
 
-    track: str
+    pool: str
     timetable: Timetable
     variant: Variant
 
 
 class _FleetSearch:
-    """A binary search for the pool size of every track of one variant."""
+    """A binary search for the size of every pool of one variant; pools go by their labels."""
 
     def __init__(self, timetable: Timetable, base: Variant) -> None:
         self._base = base
         made = apply_variant(timetable, base)
         self._timetable = timetable
-        peaks = _peaks(made)
-        most = {pool.spec.lab_track: pool.spec.max_workers for pool in made.pools}
-        self._high = {track: most[track] for track in _tracks(made)}
-        self._low = {track: min(max(1, peaks.get(track, 1)), high) for track, high in self._high.items()}
+        peaks, labels = _peaks(made), pool_labels(made.pools)
+        sizes = {one.metadata.name: one.spec.max_workers for one in made.pools}
+        self._pools_of = {track: _dearest_first(made, track) for track in _tracks(made)}
+        self._labels = labels
+        self._high = {name: sizes[name] for several in self._pools_of.values() for name in several}
+        self._low = dict.fromkeys(self._high, 1)
+        for track, several in self._pools_of.items():
+            if len(several) == 1:  # the bound says nothing about how several pools share the work
+                self._low[several[0]] = min(max(1, peaks.get(track, 1)), self._high[several[0]])
         self._middle: dict[str, int] = {}
 
     @property
     def halves(self) -> int:
         """How often the longest of its searches is halved."""
-        return max(((self._high[track] - low).bit_length() for track, low in self._low.items()), default=0)
+        spans = {name: (high - self._low[name]).bit_length() for name, high in self._high.items()}
+        return max((sum(spans[name] for name in several) for several in self._pools_of.values()), default=0)
 
     def questions(self) -> Iterator[_Question]:
-        """Yield, for each track that is not settled yet, a question about the middle of its range."""
-        for track, low in self._low.items():
-            if low < self._high[track]:
-                self._middle[track] = (low + self._high[track]) // 2
-                yield _Question(
-                    track, _only_track(self._timetable, track), self._with_sizes({track: self._middle[track]})
-                )
+        """Yield, for each track that is not settled yet, a question about the middle of a pool's range."""
+        for track, several in self._pools_of.items():
+            name = next((one for one in several if self._low[one] < self._high[one]), None)
+            if name is not None:
+                self._middle[name] = (self._low[name] + self._high[name]) // 2
+                sizes = {one: self._high[one] for one in several} | {name: self._middle[name]}
+                yield _Question(name, _only_track(self._timetable, track), self._with_sizes(sizes))
 
-    def narrow(self, track: str, trial: Trial) -> None:
+    def narrow(self, pool: str, trial: Trial) -> None:
         """Go on in the half that the answer leaves."""
         if trial.keeps_everything:
-            self._high[track] = self._middle[track]
+            self._high[pool] = self._middle[pool]
         else:
-            self._low[track] = self._middle[track] + 1
+            self._low[pool] = self._middle[pool] + 1
 
     def answer(self) -> Variant:
         """Return the variant with the sizes that were found."""
@@ -106,8 +115,19 @@ class _FleetSearch:
 
     def _with_sizes(self, sizes: Mapping[str, int]) -> Variant:
         kept = tuple(one for one in self._base.choices if one.key != "max")
-        found = tuple(VariantChoice("max", str(size), track) for track, size in sizes.items())
+        found = tuple(VariantChoice("max", str(size), self._labels[name]) for name, size in sizes.items())
         return msgspec.structs.replace(self._base, choices=(*kept, *found))
+
+
+def _dearest_first(timetable: Timetable, track: str) -> Sequence[str]:
+    """Return the names of a track's pools; those that cost most are made smaller first."""
+
+    def price(pool: LabWorkerPool) -> Decimal:
+        template = timetable.template_of(pool)
+        return (price_of(timetable, template) if template else None) or Decimal(0)
+
+    pools = (one for one in timetable.pools if one.spec.lab_track == track)
+    return [one.metadata.name for one in sorted(pools, key=price, reverse=True)]
 
 
 def _only_track(timetable: Timetable, track: str) -> Timetable:

@@ -25,7 +25,7 @@ from lcm.sim.plan.results import (
     bound_of,
     cost_of,
 )
-from lcm.sim.plan.timetable import SessionRequest, Timetable, price_of
+from lcm.sim.plan.timetable import SessionRequest, Timetable, pool_labels, price_of
 from lcm.sim.plan.variant import Variant
 from lcm.sim.plan.world import PlanWorld
 
@@ -63,7 +63,7 @@ def measure_trial(
         waits_seconds=tuple((at - one.booked_at).total_seconds() for one, at in waits if at and one.booked_at),
         unserved=sum(at is None for _, at in waits),
         runs=runs,
-        uses=tuple(_seat_uses(timetable.sessions, sessions)),
+        uses=tuple(_seat_uses(timetable, sessions)),
         capacity=_capacity_by_pool(timetable),
         spent=tuple(cost_by_day(runs, timetable.zone)),
         bound=lower_bound(timetable, stayed),
@@ -159,21 +159,23 @@ def _count_starts(session: LabletSession | None) -> int:
 
 def _machine_runs(timetable: Timetable, world: PlanWorld, begins: datetime, until: datetime) -> Iterator[MachineRun]:
     """Yield what the cloud bills: every span in which a machine ran."""
+    labels, templates = pool_labels(timetable.pools), [(one, timetable.template_of(one)) for one in timetable.pools]
     prices: dict[tuple[str, str], Decimal | None] = {
-        (one.spec.worker.lab_track, one.spec.worker.aws.instance_type): price_of(timetable, one)
-        for one in timetable.templates
+        (pool.metadata.name, one.spec.worker.aws.instance_type): price_of(timetable, one)
+        for pool, one in templates
+        if one is not None
     }
     for machine in world.stage.cloud.account.machines.values():
         host = world.witness.hosts.get(machine.instance_id)
         if host is None:
             continue  # not of our fleet, so not on our bill
         other = timetable.hourly(machine.region, machine.instance_type)
-        price = prices.get((host.track, machine.instance_type), other)
+        price = prices.get((host.pool, machine.instance_type), other)
         for span in machine.spans(until):
             since = max(span.since, begins)
             if span.state is InstanceState.RUNNING and since < span.until:
                 yield MachineRun(
-                    track=host.track,
+                    track=labels.get(host.pool, host.pool),
                     instance_type=machine.instance_type,
                     machine=machine.instance_id,
                     since=since,
@@ -182,15 +184,16 @@ def _machine_runs(timetable: Timetable, world: PlanWorld, begins: datetime, unti
                 )
 
 
-def _seat_uses(sessions: Sequence[SessionRequest], seen: Mapping[str, LabletSession]) -> Iterator[SessionSeatUse]:
-    for one in sessions:
+def _seat_uses(timetable: Timetable, seen: Mapping[str, LabletSession]) -> Iterator[SessionSeatUse]:
+    labels = pool_labels(timetable.pools)
+    for one in timetable.sessions:
         session = seen.get(one.name)
         status = session.status if session else None
         if status is not None and status.seat is not None and status.claim is not None:
             yield SessionSeatUse(
                 name=one.name,
                 definition=one.definition,
-                track=one.track,
+                track=labels.get(status.seat.pool, one.track),
                 pool=status.seat.pool,
                 seat=status.seat.number,
                 since=status.claim.start,

@@ -19,7 +19,7 @@ from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.definition import LabletDefinition, version_key
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession
+from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession, LabletSessionSpec
 from lcm.sim.plan.documents import fresh_pool, launchable_template
 from lcm.sim.plan.reading_yaml import Inventory, read_yaml
 from lcm.sim.plan.slots import (
@@ -31,7 +31,7 @@ from lcm.sim.plan.slots import (
     parse_whole_number,
     sessions_of,
 )
-from lcm.sim.plan.timetable import SessionRequest, Timetable, check_timetable, track_of_place
+from lcm.sim.plan.timetable import SessionRequest, SessionWish, Timetable, check_timetable, track_of_place
 
 _COLUMNS: Final = ("definition", "start", "end", "minutes", "count", "track", "owner")
 _MOST_ROWS: Final = 20_000
@@ -250,12 +250,14 @@ def _promised_sessions(live: LiveSystem, now: datetime, tracks: dict[str, str]) 
                 track=track,
                 minutes=spec.duration_minutes,
                 booked_at=now,
+                wish=_wish_of(spec),
                 standing=True,
             )
         elif until is not None:
-            yield from _remaining_slot(
-                session.metadata.name, spec.definition, track, spec.timeslot_start or now, until, now
+            named = SessionRequest(
+                name=session.metadata.name, definition=spec.definition, track=track, minutes=1, wish=_wish_of(spec)
             )
+            yield from _remaining_slot(named, spec.timeslot_start or now, until, now)
 
 
 def _held_reservations(live: LiveSystem, now: datetime, tracks: dict[str, str]) -> Iterator[SessionRequest]:
@@ -269,14 +271,20 @@ def _held_reservations(live: LiveSystem, now: datetime, tracks: dict[str, str]) 
                 name = f"{one.metadata.name}-{held.number}"
                 served = track_of_place(live.pools, held.seat, one.metadata.namespace)
                 track = spec.lab_track or tracks[spec.definition] or served
-                yield from _remaining_slot(name, spec.definition, track, end - long, end, now)
+                wish = SessionWish(region_required=spec.region_required, region_preferred=spec.region_preferred)
+                named = SessionRequest(name=name, definition=spec.definition, track=track, minutes=1, wish=wish)
+                yield from _remaining_slot(named, end - long, end, now)
 
 
-def _remaining_slot(  # noqa: PLR0917 - a slot and who wants it
-    name: str, definition: str, track: str, start: datetime, end: datetime, now: datetime
-) -> Iterator[SessionRequest]:
+def _wish_of(spec: LabletSessionSpec) -> SessionWish:
+    return SessionWish(
+        region_required=spec.region_required, region_preferred=spec.region_preferred, allow_spot=spec.allow_spot
+    )
+
+
+def _remaining_slot(wanted: SessionRequest, start: datetime, end: datetime, now: datetime) -> Iterator[SessionRequest]:
+    """Yield what is wanted in what is left of a slot, if anything is; a slot that runs is promised like any other."""
     begins = max(start, now)
     if (minutes := (end - begins) // _ONE_MINUTE) > 0:
-        yield SessionRequest(
-            name=name, definition=definition, track=track, minutes=minutes, start=begins, standing=True
-        )
+        wish = msgspec.structs.replace(wanted.wish, allow_spot=False)
+        yield msgspec.structs.replace(wanted, minutes=minutes, start=begins, standing=True, wish=wish)

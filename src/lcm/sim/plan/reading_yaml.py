@@ -6,12 +6,14 @@ definitions:                            # cpu in cores, memory and storage in GB
   - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}
 fleet:
   - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
+  - {name: ccna-us, track: ccna, instance_type: m5zn.metal, region: us-east-1, max: 2}
 prices: {m6i.metal: "6.14"}             # of types that are compared
 sessions:
   - {definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05}
 ```
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,12 +24,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import Region
 from lcm.model.base.yaml_tree import FlawKind, YamlFlaw, YamlLimits, YamlList, YamlMapping, YamlNode, parse_yaml
 from lcm.model.kinds import validate
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.registry import Resource
-from lcm.sim.plan.documents import LabOutline, PoolOutline, definition_of, pool_of
+from lcm.sim.plan.documents import LabOutline, PoolOutline, definition_of, pool_name, pool_of
 from lcm.sim.plan.slots import (
     WORKDAYS,
     Series,
@@ -38,7 +41,7 @@ from lcm.sim.plan.slots import (
     parse_minutes,
     parse_moment,
 )
-from lcm.sim.plan.timetable import Extension, SessionRequest
+from lcm.sim.plan.timetable import Extension, SessionRequest, SessionWish
 
 T = TypeVar("T")
 _MOST_NODES: Final = 500_000
@@ -178,10 +181,10 @@ class _TreeReader:
 
 _TOP_KEYS: Final = ("zone", "definitions", "fleet", "prices", "sessions", "title")
 _LAB_KEYS: Final = ("name", "track", "cpu", "memory", "storage", "nodes", "ports")
-_POOL_KEYS: Final = ("track", "instance_type", "region", "min", "max", "price")
+_POOL_KEYS: Final = ("name", "track", "instance_type", "region", "min", "max", "price", "spot", "policy", "warm")
 _SESSION_KEYS: Final = (
     *("definition", "at", "for", "count", "every", "until", "track", "owner"),
-    *("booked_at", "cancelled_at", "extended"),
+    *("booked_at", "cancelled_at", "extended", "region", "prefer_region", "spot"),
 )
 _EVERY: Final = ("day", "weekday", "week")
 _MOST_LABS: Final = 1_000
@@ -211,8 +214,10 @@ def read_yaml(text: str, *, lines: bool = True) -> tuple[Inventory, Sequence[Tim
         find_zone(zone, top["zone"].where)
     faults: list[Fault] = []
     said_labs, said_pools = items(top.get("definitions"), _MOST_LABS), items(top.get("fleet"), _MOST_POOLS)
-    labs, pools = read_each(faults, _read_lab, said_labs), read_each(faults, _read_pool, said_pools)
-    faults += [*_duplicates(said_labs, "name"), *_duplicates(said_pools, "track")]
+    labs, faults_before = read_each(faults, _read_lab, said_labs), len(faults)
+    outlines = read_each(faults, _read_outline, said_pools)
+    pools = list(_make_pools(faults, outlines, said_pools)) if len(faults) == faults_before else []
+    faults += _duplicates(said_labs, "name")
     prices = {kind: _read_price(price) for kind, price in entries(top.get("prices"), "prices").items()}
     rows = read_each(faults, lambda spot: _read_row(spot, zone), items(top.get("sessions"), _MOST_ROWS))
     if faults:
@@ -266,24 +271,47 @@ def _read_lab(spot: LocatedValue) -> LabletDefinition:
     return made
 
 
-def _read_pool(spot: LocatedValue) -> tuple[WorkerTemplate, LabWorkerPool]:
+def _make_pools(
+    faults: list[Fault], outlines: Sequence[PoolOutline], spots: Sequence[LocatedValue]
+) -> Iterator[tuple[WorkerTemplate, LabWorkerPool]]:
+    """Yield the pools, of which each needs a name of its own; those of one track may be called after their regions."""
+    tracks, names = Counter(one.track for one in outlines), set[str]()
+    for outline, spot in zip(outlines, spots, strict=True):
+        own = pool_name(outline.track)
+        name = outline.name or (own if tracks[outline.track] == 1 else f"{own}-{outline.region}")
+        if name in names:
+            faults.append(Fault(spot.where, f"two pools are called {name!r}", "give one of them another name"))
+            continue
+        names.add(name)
+        made = pool_of(msgspec.structs.replace(outline, name=name))
+        try:
+            for document in made:
+                _check_document(document, spot)
+        except Invalid as error:
+            faults += error.faults
+        else:
+            yield made
+
+
+def _read_outline(spot: LocatedValue) -> PoolOutline:
     said = entries(spot, "a pool")
     check_keys(said, _POOL_KEYS)
     least = int(number_of(said["min"], 0, _MOST_WORKERS, whole=True)) if "min" in said else 0
     most = int(number_of(_require_key(said, spot, "max", "6"), 1, _MOST_WORKERS, whole=True))
     if least > most:
         raise Invalid(Fault(said["min"].where, f"min {least} is above max {most}", f"set min to {most} at most"))
-    machines = PoolOutline(
+    return PoolOutline(
+        name=text_of(said["name"]) if "name" in said else "",
         track=text_of(_require_key(said, spot, "track", "ccna")),
         instance_type=text_of(_require_key(said, spot, "instance_type", "m5zn.metal")),
         region=text_of(said["region"]) if "region" in said else "us-east-1",
         least=least,
         most=most,
         price=_read_price(said["price"]) if "price" in said else None,
+        spot="spot" in said and _read_flag(said["spot"]),
+        policy=_read_policy(said["policy"]) if "policy" in said else ScalingPolicy.SCHEDULED,
+        warm=int(number_of(said["warm"], 0, _MOST_WORKERS, whole=True)) if "warm" in said else 0,
     )
-    template, pool = pool_of(machines)
-    _check_document(template, spot)
-    return template, pool
 
 
 def _read_row(spot: LocatedValue, zone: str) -> TimetableRow:
@@ -306,7 +334,40 @@ def _read_row(spot: LocatedValue, zone: str) -> TimetableRow:
         booked_at=booked,
         cancelled_at=_read_moment(said, "cancelled_at", zone),
         extended=tuple(_read_extension(one, zone) for one in items(said.get("extended"), 100)),
+        wish=_read_wish(said, spot, start),
     )
+
+
+def _read_wish(said: Mapping[str, LocatedValue], spot: LocatedValue, start: datetime | None) -> SessionWish:
+    allows = "spot" in said and _read_flag(said["spot"])
+    if allows and start is not None:
+        raise Invalid(Fault(spot.where, "a slot is promised, and a spot machine is not", "leave spot or at out"))
+    return SessionWish(
+        region_required=_read_region(said["region"]) if "region" in said else None,
+        region_preferred=_read_region(said["prefer_region"]) if "prefer_region" in said else None,
+        allow_spot=allows,
+    )
+
+
+def _read_region(spot: LocatedValue) -> str:
+    try:
+        return msgspec.convert(text_of(spot), Region)
+    except msgspec.ValidationError as error:
+        raise Invalid(Fault(spot.where, f"{spot.value!r} is no region", "write one such as eu-central-1")) from error
+
+
+def _read_policy(spot: LocatedValue) -> ScalingPolicy:
+    word = text_of(spot)
+    if word not in set(ScalingPolicy):
+        raise Invalid(Fault(spot.where, f"{word!r} is no scaling policy", f"use one of {', '.join(ScalingPolicy)}"))
+    return ScalingPolicy(word)
+
+
+def _read_flag(spot: LocatedValue) -> bool:
+    word = text_of(spot).lower()
+    if word not in {"true", "false"}:
+        raise Invalid(Fault(spot.where, f"{spot.value!r} is neither true nor false", "write true or false"))
+    return word == "true"
 
 
 def _read_series(said: Mapping[str, LocatedValue], spot: LocatedValue, zone: str) -> Series | None:

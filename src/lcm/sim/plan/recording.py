@@ -4,6 +4,7 @@ Called by `lcm record`. Sessions keep their slots and lengths, and the moments a
 and cancelled; labs and pools are written in the short form of a timetable.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -114,6 +115,9 @@ def _session_row(history: History, session: LabletSession, labs: Mapping[str, Ma
         **({"booked_at": _format_moment(booked)} if booked else {}),
         **({"extended": extended} if extended else {}),
         **({"cancelled_at": _format_moment(cancelled)} if cancelled else {}),
+        **({"region": spec.region_required} if spec.region_required else {}),
+        **({"prefer_region": spec.region_preferred} if spec.region_preferred else {}),
+        **({"spot": True} if spec.allow_spot else {}),
     }
 
 
@@ -219,19 +223,29 @@ def _needs(cpu: float, memory: float, storage: float, nodes: int, ports: int) ->
 
 
 def _fleet(history: History) -> list[dict[str, Any]]:
-    """Return a pool for each track; several of one track become one, with the machines of the first."""
+    """Return the pools. One whose name another namespace has too is also called after its own."""
     templates = {(one.metadata.namespace, one.metadata.name): one.spec for one in history.templates}
-    fleet: dict[str, dict[str, Any]] = {}
+    names, fleet = Counter(one.metadata.name for one in history.pools), list[dict[str, Any]]()
     for pool in sorted(history.pools, key=lambda one: (one.metadata.namespace, one.metadata.name)):
-        spec, template = pool.spec, templates.get((pool.metadata.namespace, pool.spec.template))
+        spec, metadata = pool.spec, pool.metadata
+        template = templates.get((metadata.namespace, spec.template))
         if template is None:
             continue
         aws, price = template.worker.aws, template.price_per_hour_usd
-        made = {"track": spec.lab_track, "instance_type": aws.instance_type, "region": aws.region, "min": 0, "max": 0}
-        one = fleet.setdefault(spec.lab_track, made | ({"price": str(price)} if price is not None else {}))
-        one["min"] += spec.min_workers
-        one["max"] += spec.max_workers
-    return list(fleet.values())
+        name = metadata.name if names[metadata.name] == 1 else f"{metadata.name}-{metadata.namespace}"
+        fleet.append(
+            {
+                "name": name,
+                "track": spec.lab_track,
+                "instance_type": aws.instance_type,
+                "region": aws.region,
+                "min": spec.min_workers,
+                "max": spec.max_workers,
+                **({"price": str(price)} if price is not None else {}),
+                **({"spot": True} if aws.market == "spot" else {}),
+            }
+        )
+    return fleet
 
 
 def _failures(history: History) -> list[MachineFailure]:

@@ -98,7 +98,7 @@ class LateStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, and the time for which it was paid."""
+    """A machine, and the time for which it was paid. `track` is its pool's name where several pools serve a track."""
 
     track: str
     instance_type: str
@@ -114,7 +114,10 @@ class MachineRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionSeatUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A session on its seat, from the beginning of its claim until nothing of it is there any more."""
+    """A session on its seat, from the beginning of its claim until nothing of it is there any more.
+
+    `track` is its pool's name where several pools serve a track.
+    """
 
     name: str
     definition: str

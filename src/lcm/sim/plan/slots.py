@@ -13,7 +13,7 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
 from lcm.model.kinds.rules import ALLOWED_YEARS
-from lcm.sim.plan.timetable import MOST_SESSIONS, Extension, SessionRequest
+from lcm.sim.plan.timetable import ANYWHERE, MOST_SESSIONS, Extension, SessionRequest, SessionWish
 
 MOST_AT_ONCE: Final = 5_000
 LONGEST_MINUTES: Final = 31 * 24 * 60
@@ -55,6 +55,7 @@ class TimetableRow(msgspec.Struct, frozen=True, kw_only=True):
     booked_at: datetime | None = None
     cancelled_at: datetime | None = None
     extended: tuple[Extension, ...] = ()
+    wish: SessionWish = ANYWHERE
 
 
 def sessions_of(row: TimetableRow, definition: LabletDefinition, before: int) -> Iterator[SessionRequest]:
@@ -74,6 +75,7 @@ def sessions_of(row: TimetableRow, definition: LabletDefinition, before: int) ->
             booked_at=row.booked_at,
             cancelled_at=row.cancelled_at,
             extended=row.extended,
+            wish=row.wish,
         )
 
 

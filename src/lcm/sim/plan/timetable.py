@@ -1,5 +1,6 @@
 """What is planned, as values: labs, pools of machines, and who wants which lab when. Made by `sim.plan.reading`."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -24,6 +25,17 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
     minutes: int
 
 
+class SessionWish(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session wants to run."""
+
+    region_required: str | None = None
+    region_preferred: str | None = None
+    allow_spot: bool = False
+
+
+ANYWHERE: Final = SessionWish()
+
+
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One session that is wanted: in a slot, or without one as soon as possible after it was booked."""
 
@@ -37,6 +49,7 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """When it is booked; None means before everything else."""
     cancelled_at: datetime | None = None
     extended: tuple[Extension, ...] = ()
+    wish: SessionWish = ANYWHERE
     standing: bool = False
     """Whether a live system has promised it already."""
 
@@ -72,6 +85,14 @@ class Timetable(msgspec.Struct, frozen=True, kw_only=True):
         if instance_type in self.prices:
             return self.prices[instance_type]
         return SHIPPED_PRICES.hourly(region, instance_type)
+
+
+def pool_labels(pools: Sequence[LabWorkerPool]) -> Mapping[str, str]:
+    """Return how each pool is called in results: after its track, if it is the only one of that."""
+    tracks = Counter(one.spec.lab_track for one in pools)
+    return {
+        one.metadata.name: one.spec.lab_track if tracks[one.spec.lab_track] == 1 else one.metadata.name for one in pools
+    }
 
 
 def price_of(timetable: Timetable, template: WorkerTemplate) -> Decimal | None:

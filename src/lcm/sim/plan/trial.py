@@ -240,6 +240,7 @@ class _TrialRun:
             timeslot_start=wanted.start,
             timeslot_end=wanted.end,
             duration_minutes=None if wanted.start else wanted.minutes,
+            **msgspec.structs.asdict(wanted.wish),
         )
         session = LabletSession(metadata=Metadata(name=wanted.name), spec=spec)
         caller = Caller(name=wanted.owner or "planner", role=Role.ADMIN)

@@ -1,17 +1,17 @@
 """What is compared: other machines, pools, strategies, lead times and faults; each combination is a variant."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final
 
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.settings import Strategy
 from lcm.model.money.prices import HARDWARE
 from lcm.settings.load import Settings
-from lcm.sim.plan.timetable import Timetable
+from lcm.sim.plan.timetable import Timetable, pool_labels
 
 MOST_VARIANTS: Final = 64
 _MOST_WORKERS: Final = 1000
@@ -21,6 +21,7 @@ _KEYS: Final = {
     "instance": "an instance type such as m5zn.metal",
     "max": "a number of workers from 1 to 1000",
     "min": "a number of workers from 0 to 1000",
+    "policy": f"one of {', '.join(ScalingPolicy)}",
     "strategy": f"one of {', '.join(Strategy)}",
     "lead": "minutes that a boot is planned with, from 1 to 1440",
     "faults": "mishaps an hour from 0 to 60",
@@ -28,7 +29,7 @@ _KEYS: Final = {
 
 
 class VariantChoice(msgspec.Struct, frozen=True):
-    """One setting of a variant; for one track only, or for all."""
+    """One setting of a variant; for the pools of one track only, for one pool by its name, or for all."""
 
     key: str
     value: str
@@ -71,7 +72,7 @@ def read_variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -
 
 def check_tracks(timetable: Timetable, several: Sequence[Variant]) -> None:
     """Raise Invalid for choices about tracks that no pool has: they would change nothing, and look as if they had."""
-    tracks = dict.fromkeys(pool.spec.lab_track for pool in timetable.pools)
+    tracks = dict.fromkeys(name for names in _names_by_pool(timetable).values() for name in names if name)
     named = dict.fromkeys(choice.track for variant in several for choice in variant.choices if choice.track)
     remedy = f"use {', '.join(tracks)}"
     if faults := [Fault("compare", f"no pool serves the track {one!r}", remedy) for one in named if one not in tracks]:
@@ -105,7 +106,7 @@ def _read_axis(text: str) -> list[VariantChoice]:
     key, _, track = head.strip().partition("@")
     if not sign or key not in _KEYS:
         raise Invalid(Fault("compare", f"{text!r}", f"write KEY=VALUE,VALUE with a key of {', '.join(_KEYS)}"))
-    if track and key not in {"instance", "max", "min"}:
+    if track and key not in {"instance", "max", "min", "policy"}:
         raise Invalid(Fault("compare", f"{key} is the same for all tracks", f"write {key}={values}"))
     found = [VariantChoice(key, value.strip(), track) for value in values.split(",")]
     if bad := next((one for one in found if not _is_valid(one)), None):
@@ -120,6 +121,8 @@ def _is_valid(choice: VariantChoice) -> bool:
             return value in HARDWARE
         case "strategy":
             return value in set(Strategy)
+        case "policy":
+            return value in set(ScalingPolicy)
         case "faults":
             return value.replace(".", "", 1).isdecimal() and float(value) <= _MOST_FAULTS
         case "lead":
@@ -131,17 +134,25 @@ def _is_valid(choice: VariantChoice) -> bool:
 def _apply_choice(timetable: Timetable, choice: VariantChoice) -> Timetable:
     if choice.key == "instance":
         return msgspec.structs.replace(timetable, templates=tuple(_change_type(timetable, choice)))
-    if choice.key in {"max", "min"}:
-        return msgspec.structs.replace(timetable, pools=tuple(_change_size(timetable, choice)))
+    if choice.key in {"max", "min", "policy"}:
+        return msgspec.structs.replace(timetable, pools=tuple(_change_pools(timetable, choice)))
     return timetable
+
+
+def _names_by_pool(timetable: Timetable) -> Mapping[str, Sequence[str]]:
+    """Return what each pool may be called in a choice: by nothing, by its track, or by its own label."""
+    labels = pool_labels(timetable.pools)
+    return {one.metadata.name: ("", one.spec.lab_track, labels[one.metadata.name]) for one in timetable.pools}
 
 
 def _change_type(timetable: Timetable, choice: VariantChoice) -> Iterator[WorkerTemplate]:
     """Yield every template with the chosen type, at the price of that type; its own price was for another."""
+    names = _names_by_pool(timetable)
+    concerned = {one.spec.template for one in timetable.pools if choice.track in names[one.metadata.name]}
     for template in timetable.templates:
         worker = template.spec.worker
         aws = worker.aws
-        if choice.track not in {"", worker.lab_track} or aws.instance_type == choice.value:
+        if template.metadata.name not in concerned or aws.instance_type == choice.value:
             yield template
             continue
         nested = ".metal" not in choice.value
@@ -156,11 +167,18 @@ def _change_type(timetable: Timetable, choice: VariantChoice) -> Iterator[Worker
         yield msgspec.structs.replace(template, spec=spec)
 
 
-def _change_size(timetable: Timetable, choice: VariantChoice) -> Iterator[LabWorkerPool]:
+def _change_pools(timetable: Timetable, choice: VariantChoice) -> Iterator[LabWorkerPool]:
+    """Yield every pool, with the chosen size or policy if the choice is about it."""
+    names = _names_by_pool(timetable)
     for pool in timetable.pools:
-        spec, count = pool.spec, int(choice.value)
-        if choice.track in {"", spec.lab_track} and choice.key == "max":
-            spec = msgspec.structs.replace(spec, max_workers=count, min_workers=min(spec.min_workers, count))
-        elif choice.track in {"", spec.lab_track}:
-            spec = msgspec.structs.replace(spec, min_workers=count, max_workers=max(spec.max_workers, count))
-        yield msgspec.structs.replace(pool, spec=spec)
+        concerned = choice.track in names[pool.metadata.name]
+        yield msgspec.structs.replace(pool, spec=_change_spec(pool.spec, choice)) if concerned else pool
+
+
+def _change_spec(spec: LabWorkerPoolSpec, choice: VariantChoice) -> LabWorkerPoolSpec:
+    if choice.key == "policy":
+        return msgspec.structs.replace(spec, policy=ScalingPolicy(choice.value))
+    count = int(choice.value)
+    if choice.key == "max":
+        return msgspec.structs.replace(spec, max_workers=count, min_workers=min(spec.min_workers, count))
+    return msgspec.structs.replace(spec, min_workers=count, max_workers=max(spec.max_workers, count))

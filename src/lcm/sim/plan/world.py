@@ -18,14 +18,14 @@ from lcm.store.base import Change
 
 @dataclass(frozen=True, slots=True)
 class MachineRecord:
-    """The track and type of a machine."""
+    """The pool and type of a machine."""
 
-    track: str
+    pool: str
     instance_type: str
 
 
 class PlanWitness(Witness):
-    """Keeps the last state of each session, and the track of each machine."""
+    """Keeps the last state of each session, and the pool of each machine."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class PlanWitness(Witness):
             ec2 = resource.status.ec2
             if ec2.instance_id:
                 kind = ec2.instance_type or resource.spec.aws.instance_type
-                self.hosts[ec2.instance_id] = MachineRecord(resource.spec.lab_track, kind)
+                self.hosts[ec2.instance_id] = MachineRecord(resource.metadata.labels[POOL_LABEL], kind)
 
 
 class PlanProcess(Process):

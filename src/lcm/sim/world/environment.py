@@ -32,7 +32,9 @@ class Environment:
         self.clock = VirtualClock()
         self.chance = Chance(scenario.seed)
         self.store = WatchedStore(noted)
-        self.fleet = SimFleet(self.clock, self.chance.stream("cloud"), on_effect=done, password=password)
+        self.fleet = SimFleet(
+            self.clock, self.chance.stream("cloud"), regions=scenario.regions, on_effect=done, password=password
+        )
         self.cloud = self.fleet.cloud
         self.licences = self.fleet.licences
         self.artifacts = SimulatedArtifacts(self.clock)
@@ -106,8 +108,6 @@ class WatchedStore(MemoryStore):
 
     def put_back(self, copy: StoreCopy) -> None:
         """Become a copy again, under the processes that run: the revision goes back, and no lease is held."""
-        for held in self._leases.values():
-            held.timer.cancel()
         self._leases.clear()
         self._revision, self._compacted, self._log = copy.revision, copy.compacted, list(copy.log)
         self._states = {key: list(several) for key, several in copy.states.items()}

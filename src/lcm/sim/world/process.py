@@ -15,6 +15,7 @@ from lcm.control.upkeep.housekeeping import ARCHIVE_INTERVAL, INTERVAL, Housekee
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.runtime.election import ControllerParts
 from lcm.controllers.runtime.settings import owner_limits_of, terms_of
+from lcm.controllers.runtime.terms import TermKeeper
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
@@ -113,8 +114,8 @@ class StoreLink:
     def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Coroutine[Any, Any, Lease | None]:
         return self._if_connected(self._store.acquire(name, holder, ttl_seconds=ttl_seconds))
 
-    def renew(self, lease: Lease) -> Coroutine[Any, Any, None]:
-        return self._if_connected(self._store.renew(lease))
+    def renew(self, *leases: Lease) -> Coroutine[Any, Any, None]:
+        return self._if_connected(self._store.renew(*leases))
 
     def release(self, lease: Lease) -> Coroutine[Any, Any, None]:
         return self._if_connected(self._store.release(lease))
@@ -237,11 +238,8 @@ class Process:
         if not self.host.alive:
             raise Unreachable(f"{self.name} is not there")
         asked = self.host.spawn(_catch_error(question(self.control.plane_for(caller))))
-        dying = asyncio.ensure_future(self.host.until_dead())
-        try:
-            await asyncio.wait({asked, dying}, timeout=ASK_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            dying.cancel()
+        ends = {asked, self._hanging_up}
+        await asyncio.wait(ends, timeout=ASK_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
             bug = asked.exception()
             if bug is not None:
@@ -264,6 +262,7 @@ class Process:
             chance=self._draws.random,
             settings=self._settings,
             holder=holder,
+            keeper=TermKeeper(VirtualStopwatch()),
             cache=self.control.cache,
         )
         workers = WorkerController(self._plane_of(WORKER_CONTROLLER), stage.cloud, hosts, stage.secrets, **common)

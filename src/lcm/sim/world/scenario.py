@@ -5,6 +5,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.settings import QuotaRule
 from lcm.settings.load import Settings
 
 MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)
@@ -26,14 +28,31 @@ class ScenarioLab(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScenarioPool(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines of one type for one track."""
+    """Machines of one type for one track, or of smaller ones while these are enough.
+
+    Without a name it is called after its track.
+    """
 
     track: str
+    name: str = ""
+    region: str = REGION
+    market: Literal["on_demand", "spot"] = "on_demand"
     instance_type: str = "m5zn.metal"
+    smaller_types: tuple[str, ...] = ()
     least: int = 0
     most: int = 10
+    warm: int = 0
+    policy: ScalingPolicy = ScalingPolicy.SCHEDULED
+    hours: AllowedHours | None = None
+    budget: Budget = Budget()
     licensed: bool = True
-    price_per_hour_usd: str = "4.0"
+    price_per_hour_usd: str | None = "4.0"
+    """What the operator plans a machine with; None means by the price book."""
+
+    @property
+    def pool_name(self) -> str:
+        """The name of the pool, and of its template."""
+        return self.name or self.track
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +72,22 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     unhostable: tuple[ScenarioLab, ...] = ()
     """Labs that can be booked and that no machine of any pool could ever host."""
     pools: tuple[ScenarioPool, ...] = ()
+    quotas: tuple[QuotaRule, ...] = ()
+    """What owners, roles and tracks may have besides what everybody may."""
     sessions_a_day: int = 300
     mishaps_an_hour: float = 0.0
     mishaps: tuple[str, ...] = ()
     """Mishaps by their names; empty means all."""
     bystanders: bool = True
     """Whether there are operators, strangers, listeners and auditors besides those who book."""
+    returners: int = 0
+    """How many people save their labs and continue them."""
     settings: Settings = msgspec.field(default_factory=Settings)
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions in which there are pools; the usual one if there is none."""
+        return tuple(dict.fromkeys(one.region for one in self.pools)) or (REGION,)
 
     @property
     def end(self) -> datetime:

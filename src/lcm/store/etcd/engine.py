@@ -32,6 +32,7 @@ from lcm.store.base import (
     deposed_error,
     future_revision_error,
     has_labels,
+    renew_each,
 )
 from lcm.store.etcd.keys import EPOCH_KEY, EtcdKeys, decode_lease, encode_lease
 from lcm.store.etcd.reads import GroupedReads, PageEnds
@@ -212,7 +213,10 @@ class EtcdStore:
             raise restoring_error()
         return None
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, *leases: Lease) -> None:
+        await renew_each(self._renew, leases)
+
+    async def _renew(self, lease: Lease) -> None:
         kv = await self._read_newest(LEASES_PREFIX + lease.name)
         if kv is None or kv.create_revision != lease.term:
             raise deposed_error(lease.fence())

@@ -31,6 +31,7 @@ from lcm.store.base import (
     check_scan,
     collect_puts,
     key_range,
+    renew_each,
 )
 from lcm.store.hub import BACKLOG, Hub, QueueWatch
 from lcm.store.sqlite.file import ChangeCounter, check_disk, open_file, read_usage, translate_error
@@ -132,7 +133,10 @@ class SqliteStore:
         check_lease(name, holder, ttl_seconds)
         return await self._writer.submit(partial(self._log.acquire, name, holder, ttl_seconds))
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew(self, *leases: Lease) -> None:
+        await renew_each(self._renew, leases)
+
+    async def _renew(self, lease: Lease) -> None:
         await self._writer.submit(partial(self._log.renew, lease.fence()))
 
     async def release(self, lease: Lease) -> None:

@@ -22,7 +22,8 @@ class Channel {
   close(): void {
     if (this.readyState === "closed") return;
     this.readyState = "closed";
-    this.onclose?.({ code: 1000, reason: "" });
+    // As a WebSocket does, after the caller is done: noVNC sets its timer for the end only then, and would never stop it.
+    queueMicrotask(() => this.onclose?.({ code: 1000, reason: "" }));
   }
 }
 

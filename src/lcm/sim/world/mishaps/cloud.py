@@ -56,9 +56,11 @@ async def cloud_has_no_room(trouble: Trouble) -> None:
     """Make the cloud run out of machines of one type, or in one zone."""
     account = trouble.stage.cloud.account
     kinds = sorted({pool.instance_type for pool in trouble.world.scenario.pools})
-    what = trouble.dice.choice([*kinds, *(REGION + zone for zone in _ZONES)])
-    trouble.tell(f"the cloud has no room: {what}")
-    account.add_shortage(REGION, what, trouble.world.clock.now() + trouble.span_of(trouble.dice.uniform(60, 2_400)))
+    regions = trouble.world.scenario.regions
+    region = trouble.dice.choice(regions) if len(regions) > 1 else regions[0]
+    what = trouble.dice.choice([*kinds, *(region + zone for zone in _ZONES)])
+    trouble.tell(f"the cloud has no room: {what} in {region}")
+    account.add_shortage(region, what, trouble.world.clock.now() + trouble.span_of(trouble.dice.uniform(60, 2_400)))
     await trouble.stay(2_400, 2_400)
     if trouble.is_over:
         account.end_shortages()
@@ -124,6 +126,13 @@ async def machine_dies(trouble: Trouble) -> None:
     if (machine := await trouble.find_soon(lambda: trouble.choose_machine(RUNNING))) is not None:
         trouble.tell(f"{machine.instance_id} dies")
         trouble.stage.cloud.account.die(machine.region, machine.instance_id)
+
+
+async def spot_machine_is_reclaimed(trouble: Trouble) -> None:
+    """Announce that the cloud takes a spot machine away."""
+    if (machine := await trouble.find_soon(lambda: trouble.choose_machine(RUNNING, spot=True))) is not None:
+        trouble.tell(f"the cloud takes {machine.instance_id} away in two minutes")
+        trouble.stage.cloud.account.reclaim(machine.region, machine.instance_id)
 
 
 async def machine_reboots(trouble: Trouble) -> None:

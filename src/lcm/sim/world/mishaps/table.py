@@ -65,6 +65,8 @@ MISHAPS: Final[tuple[tuple[int, Mishap], ...]] = (
     (1, labs.files_are_slow),
 )
 """The weight of each mishap, and its function."""
+SPOT_MISHAPS: Final[tuple[tuple[int, Mishap], ...]] = ((6, cloud.spot_machine_is_reclaimed),)
+"""Likewise, where there are machines that are only lent."""
 
 
 def begin(trouble: Trouble) -> None:
@@ -75,7 +77,8 @@ def begin(trouble: Trouble) -> None:
 
 async def _run_mishaps(trouble: Trouble) -> None:
     scenario = trouble.world.scenario
-    wanted = [one for one in MISHAPS if not scenario.mishaps or one[1].__name__ in scenario.mishaps]
+    known = (*MISHAPS, *(SPOT_MISHAPS if any(pool.market == "spot" for pool in scenario.pools) else ()))
+    wanted = [one for one in known if not scenario.mishaps or one[1].__name__ in scenario.mishaps]
     weights, mishaps = zip(*wanted, strict=True)
     while True:
         await asyncio.sleep(trouble.dice.expovariate(scenario.mishaps_an_hour / _HOUR_SECONDS))

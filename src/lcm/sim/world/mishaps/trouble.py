@@ -81,10 +81,10 @@ class Trouble:
         holder = self.stage.store.holder(lease)
         return next((one for one in self.world.alive if one.name == holder), None)
 
-    def choose_machine(self, *states: InstanceState) -> SimMachine | None:
-        """Choose a machine in one of some states."""
-        now = self.world.clock.now()
-        found = [one for one in self.stage.cloud.account.machines.values() if one.state(now) in states]
+    def choose_machine(self, *states: InstanceState, spot: bool = False) -> SimMachine | None:
+        """Choose a machine in one of some states; with `spot` one that is only lent."""
+        now, machines = self.world.clock.now(), self.stage.cloud.account.machines.values()
+        found = [one for one in machines if one.state(now) in states and (one.spot or not spot)]
         return self.dice.choice(found) if found else None
 
     def choose_cml(self) -> tuple[str, Cml] | None:

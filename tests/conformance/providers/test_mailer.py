@@ -1,0 +1,251 @@
+"""Mailers: SMTP to a real server on loopback, with STARTTLS and a password, and the simulated mailbox."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import SMTP as SMTP_POLICY
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.servers import Authority
+from lcm.model.access.mail_address import find_mail_address, to_header_text
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
+from lcm.providers.mail.smtp import SmtpMailer, SmtpServer
+from lcm.providers.protocols.mail import Mail, Mailer, build_message
+from lcm.sim.cloud.mailbox import SimulatedMailbox
+from lcm.system.clock import SystemClock
+
+PASSWORD = "correct horse"
+NOW = datetime(2026, 11, 2, 9, tzinfo=UTC)
+ENTRY = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nMETHOD:REQUEST\r\nEND:VCALENDAR\r\n"
+MAIL = Mail(
+    "id-1", "ada@example.org", "Gebucht: Übung für Ada", "Hallo Ada,\nÜbung 1 … bis später.\n", "REQUEST", (ENTRY,)
+)
+
+
+class Post:
+    """Takes mails, or answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.taken: list[EmailMessage] = []
+        self.envelopes: list[Envelope] = []
+        self.answer: Callable[[str, str], str | None] = lambda _verb, _text: None
+
+    async def handle_MAIL(self, _s: Any, _session: Session, envelope: Envelope, address: str, _o: Any) -> str:  # noqa: N802
+        envelope.mail_from = address
+        return self.answer("MAIL", address) or "250 OK"
+
+    async def handle_RCPT(self, _s: Any, _session: Session, envelope: Envelope, address: str, _o: Any) -> str:  # noqa: N802
+        envelope.rcpt_tos.append(address)
+        return self.answer("RCPT", address) or "250 OK"
+
+    async def handle_DATA(self, _s: Any, _session: Session, envelope: Envelope) -> str:  # noqa: N802
+        if refused := self.answer("DATA", ""):
+            return refused
+        assert isinstance(envelope.content, bytes)
+        self.envelopes.append(envelope)
+        made = message_from_bytes(envelope.content, policy=SMTP_POLICY)
+        assert isinstance(made, EmailMessage)
+        self.taken.append(made)
+        return "250 taken"
+
+
+def check_password(_server: Any, _session: Any, _envelope: Any, _method: str, data: Any) -> AuthResult:
+    assert isinstance(data, LoginPassword)
+    return AuthResult(success=(data.login, data.password) == (b"lcm", PASSWORD.encode()), handled=False)
+
+
+@asynccontextmanager
+async def mail_server(post: Post, context: ssl.SSLContext | None, **options: Any) -> AsyncIterator[int]:
+    """Serve SMTP on a free port of loopback."""
+    loop = asyncio.get_running_loop()
+    is_safe = context is not None
+    options = {"tls_context": context, "require_starttls": is_safe, "auth_required": is_safe} | options
+    server = await loop.create_server(
+        lambda: SMTP(post, hostname="localhost", authenticator=check_password, **options),
+        "127.0.0.1",
+        0,
+    )
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def ca(authority: Authority, tmp_path: Path) -> Path:
+    return ca_file(authority, tmp_path)
+
+
+def server_context(authority: Authority) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    certificate, key = authority.issue("mail")
+    with NamedTemporaryFile() as file:
+        file.write(certificate + key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context
+
+
+def ca_file(authority: Authority, folder: Path) -> Path:
+    path = folder / "ca.pem"
+    path.write_bytes(authority.pem)
+    return path
+
+
+def mailer(port: int, ca: Path, **changes: Any) -> SmtpMailer:
+    whole: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": port,
+        "user": "lcm",
+        "password": Secret(PASSWORD),
+        "ca_file": ca,
+        "sender": "lcm@example.org",
+        "sender_name": "Die Labs: „Übung“",
+    } | changes
+    return SmtpMailer(SmtpServer(**whole), clock=SystemClock(), timeout_seconds=10)
+
+
+async def check_mailer(one: Mailer, taken: Callable[[], list[EmailMessage]]) -> None:
+    """Check what every mailer does with a mail."""
+    await one.send(MAIL)
+    (message,) = taken()
+    assert message["To"] == "ada@example.org"
+    assert message["Subject"] == MAIL.subject
+    assert message["Message-ID"] == "<id-1@example.org>"
+    parts = {part.get_content_type(): part for part in message.walk() if not part.is_multipart()}
+    assert parts["text/plain"].get_content().replace("\r\n", "\n") == MAIL.text
+    files = [part for part in message.walk() if part.get_filename() == "entry.ics"]
+    assert [part.get_payload(decode=True) for part in files] == [ENTRY.encode()]
+    invitations = [part for part in message.walk() if part.get_param("method") == "REQUEST"]
+    assert len(invitations) == 1
+    with pytest.raises(Refused):
+        await one.send(Mail("id-2", "no address", "x", "y"))
+
+
+async def test_the_simulated_mailbox_takes_a_mail() -> None:
+    box = SimulatedMailbox(SystemClock())
+    await check_mailer(box, lambda: [one.message for one in box.received])
+
+
+async def test_smtp_sends_with_starttls_and_a_password(authority: Authority, ca: Path) -> None:
+    post = Post()
+    async with mail_server(post, server_context(authority)) as port:
+        await check_mailer(mailer(port, ca), lambda: post.taken)
+    assert (post.envelopes[0].mail_from, post.envelopes[0].rcpt_tos) == ("lcm@example.org", ["ada@example.org"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer", "error"),
+    [
+        ("RCPT", "550 no such user", Refused),
+        ("RCPT", "451 greylisted", Throttled),
+        ("MAIL", "550 not you", Stuck),
+        ("DATA", "554 spam", Refused),
+        ("DATA", "452 full", Throttled),
+    ],
+)
+async def test_answers_are_errors_of_ours(
+    verb: str, answer: str, error: type[LcmError], authority: Authority, ca: Path
+) -> None:
+    post = Post()
+    post.answer = lambda said, _: answer if said == verb else None
+    async with mail_server(post, server_context(authority)) as port:
+        with pytest.raises(error) as caught:
+            await mailer(port, ca).send(MAIL)
+    assert type(caught.value) is error
+    assert answer[4:] in str(caught.value)
+    assert post.taken == []
+
+
+async def test_nothing_is_sent_to_a_server_that_is_not_trusted_or_has_no_tls(
+    authority: Authority, ca: Path, tmp_path: Path
+) -> None:
+    post, other = Post(), tmp_path / "other.pem"
+    other.write_bytes(Authority(tmp_path).pem)
+    async with mail_server(post, server_context(authority)) as port:
+        with pytest.raises((Stuck, Unreachable)):
+            await mailer(port, ca, ca_file=other).send(MAIL)
+    async with mail_server(post, None) as port:
+        with pytest.raises(Stuck) as clear:
+            await mailer(port, ca).send(MAIL)
+    assert clear.value.reason == "MailWithoutTls"
+    assert post.taken == []
+
+
+async def test_a_wrong_password_is_for_a_person_and_is_not_shown(authority: Authority, ca: Path) -> None:
+    async with mail_server(Post(), server_context(authority)) as port:
+        with pytest.raises(Stuck) as caught:
+            await mailer(port, ca, password=Secret("hush-hush")).send(MAIL)
+    assert caught.value.reason == "MailSignInRefused"
+    assert "hush-hush" not in str(caught.value)
+
+
+async def test_a_server_that_is_not_there_is_tried_later(authority: Authority, ca: Path) -> None:
+    async with mail_server(Post(), server_context(authority)) as port:
+        pass
+    with pytest.raises(Unreachable):
+        await mailer(port, ca).send(MAIL)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("ada@example.org", "ada@example.org"),
+        (" ada+lab@Example.org ", "ada+lab@Example.org"),
+        ("ada@bücher.example", "ada@xn--bcher-kva.example"),
+        ("ådå@example.org", None),
+        ('"a b"@example.org', None),
+        ("ada@example.org\r\nBcc: eve@example.org", None),
+        ("ada@example.org, eve@example.org", None),
+        ("<ada@example.org>", None),
+        ("ada", None),
+        ("@example.org", None),
+        ("ada@", None),
+        ("ada@-x.example", None),
+        ("a" * 65 + "@example.org", None),
+        ("a@" + "b." * 130 + "org", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_only_plain_addresses_are_addresses(text: str | None, address: str | None) -> None:
+    assert find_mail_address(text) == address
+
+
+@given(st.text(max_size=400), st.text(max_size=80), st.text(max_size=200))
+@settings(max_examples=150, deadline=timedelta(seconds=5))
+def test_hostile_texts_stay_within_their_header(subject: str, name: str, text: str) -> None:
+    clean = "".join(one for one in text if not 0xD800 <= ord(one) <= 0xDFFF)
+    mail = Mail("id", "ada@example.org", subject, clean)
+    whole = build_message(mail, sender="lcm@example.org", sender_name=name, now=NOW)
+    parsed = message_from_bytes(bytes(whole), policy=SMTP_POLICY)
+    assert sorted(parsed.keys()) == sorted(whole.keys())
+    assert str(parsed["To"]) == "ada@example.org"
+    assert len(to_header_text(subject)) <= 150
+
+
+def test_a_line_break_in_a_subject_adds_no_header() -> None:
+    mail = Mail("id", "ada@example.org", "Ready\r\nBcc: eve@example.org\r\n\r\nhello", "x")
+    whole = build_message(mail, sender="lcm@example.org", sender_name='"Eve" <eve@example.org>,', now=NOW)
+    parsed = message_from_bytes(bytes(whole), policy=SMTP_POLICY)
+    assert parsed["Bcc"] is None
+    assert parsed["Subject"] == "Ready Bcc: eve@example.org hello"
+    assert parsed["From"].addresses[0].addr_spec == "lcm@example.org"
+    assert len(parsed["From"].addresses) == 1
