@@ -1,7 +1,8 @@
 """What a session loses when it leaves its worker, and what it keeps."""
 
 from harness import given
-from lcm.model.kinds.session import LabletSessionStatus, Seat, fields_to_place_again, fields_without_worker
+from lcm.model.kinds.session import LabletSessionStatus, Seat
+from lcm.model.kinds.session_fields import fields_to_place_again, fields_without_worker
 
 NOW = given.moment("09:00")
 KEPT = {

@@ -13,13 +13,9 @@ from lcm.control.plane.protocol import ObserveResources
 from lcm.control.telemetry.observations import SAMPLES_PER_KEY, read_samples
 from lcm.model.base.errors import IllegalStep
 from lcm.model.kinds.definition import LabletDefinition, PortEnd, PortUse, ResourceRequirements, Spread
-from lcm.model.kinds.saved_lab import ObservationRequest
-from lcm.model.kinds.session import (
-    SESSION_MACHINE,
-    SessionPhase,
-    clear_timed_out_requests,
-    has_timed_out,
-)
+from lcm.model.kinds.saved_lab import ObservationRequest, has_timed_out
+from lcm.model.kinds.session import SESSION_MACHINE, SessionPhase
+from lcm.model.kinds.session_fields import clear_timed_out_requests
 from lcm.model.kinds.settings import LearningSettings
 from lcm.model.telemetry.learning import (
     SAMPLES_KEPT,

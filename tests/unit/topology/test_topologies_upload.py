@@ -11,7 +11,7 @@ from harness import given
 from harness.api_world import opened
 from harness.plane_world import NOW, World, either, on
 from lcm.control.admission import topologies
-from lcm.control.admission.topologies import check_lab_file
+from lcm.control.objects.lab_files import check_lab_file
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref, ref_of

@@ -16,7 +16,7 @@ import msgspec
 
 from lcm.cli.documents.sources import STDIN, DocumentSource, fault_at_line, identity, message_at_line, trace_faults
 from lcm.cli.documents.texts import ParsedDocument, split_line
-from lcm.control.admission.topologies import check_lab_file
+from lcm.control.objects.lab_files import check_lab_file
 from lcm.control.objects.records import is_nameable
 from lcm.control.plane.protocol import Applied, Plane, Ref
 from lcm.model.base.errors import Fault, Invalid, NoRoom, TooLarge

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lcm.cli.output import connection
-from lcm.control.admission.topologies import check_lab_file
+from lcm.control.objects.lab_files import check_lab_file
 from lcm.model.base.errors import Invalid, LcmError, Refused
 from lcm.model.topology.lab import ParsedLab, compute_needs, parse_lab, rewrite
 from lcm.model.topology.node_definitions import NO_SIZE, NodeSize, parse_node_size, shipped_nodes, sizes_of

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from lcm.control.admission.topologies import read_node_definitions
+from lcm.control.objects.lab_files import HeldLab
 from lcm.control.objects.records import find_record
-from lcm.control.objects.saved_labs import HeldLab
 from lcm.control.objects.session_files import is_available, read_file
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref

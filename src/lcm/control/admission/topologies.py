@@ -6,12 +6,12 @@ that could not be rewritten with the ports of a session is refused, with the lin
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from lcm.control.objects.lab_files import check_lab_file, run_on_file
 from lcm.control.objects.records import find_record, read_entry
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -29,23 +29,16 @@ from lcm.model.topology.lab import (
     compute_needs,
     graph_of,
     parse_lab,
-    rewrite,
 )
 from lcm.model.topology.lab_text import MAX_BYTES
 from lcm.model.topology.node_definitions import KnownNode, NodeSize, list_known_nodes, sizes_of
-from lcm.model.topology.ports import OPEN_PORTS
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
 from lcm.store.base import Store, scan_all
 
-_T = TypeVar("_T")
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
 _CML_TYPES: Final = frozenset({LabType.CML, LabType.HYBRID})
 """Lab types whose topology is a CML lab file."""
-_INLINE_BYTES: Final = 4_000
-"""Up to this size a lab file is checked at once, which takes about ten milliseconds."""
-_CHECKING: Final = ThreadPoolExecutor(1, thread_name_prefix="lab-files")
-"""Checks larger ones, one after the other: several at once would leave little time to everything else."""
 _DRAWN_ITEMS: Final = 50_000
 """Nodes and links of the pictures that are kept, about twenty megabytes."""
 _SHOWN_PORTS: Final = 5
@@ -188,25 +181,6 @@ async def complete_definition(
         ]
         raise Invalid(*faults) from error
     return msgspec.structs.replace(definition, spec=spec)
-
-
-def check_lab_file(data: bytes) -> ParsedLab:
-    """Read a lab file and rewrite it once as a trial. Raise TooLarge, or Invalid with the faults and their lines."""
-    lab = parse_lab(data)
-    if not lab.node_count:
-        raise Invalid(Fault("nodes", "there are none, so its labs would never run", "add a node"))
-    names = sorted(lab.port_template)
-    if len(names) > len(OPEN_PORTS):
-        raise Invalid(Fault("nodes", f"{len(names)} ports", f"a worker has {len(OPEN_PORTS)}; use fewer port tags"))
-    rewrite(data, dict(zip(names, OPEN_PORTS, strict=False)))
-    return lab
-
-
-async def run_on_file(data: bytes, work: Callable[[bytes], _T]) -> _T:
-    """Work on a lab file; on a large one in a thread, so that it does not block the event loop."""
-    if len(data) <= _INLINE_BYTES:
-        return work(data)
-    return await asyncio.get_running_loop().run_in_executor(_CHECKING, work, data)
 
 
 def _derive_spec(

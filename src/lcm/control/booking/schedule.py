@@ -41,9 +41,9 @@ from lcm.model.kinds.session import (
     LabletSessionStatus,
     SessionCondition,
     SessionPhase,
-    fields_without_worker,
     is_asap,
 )
+from lcm.model.kinds.session_fields import fields_without_worker
 from lcm.model.kinds.worker import LabWorker, worker_ref
 from lcm.placement.claims import need_of, request_for
 from lcm.placement.places import template_place, worker_place

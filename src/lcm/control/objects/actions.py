@@ -38,9 +38,10 @@ from lcm.model.kinds.saved_lab import (
     SaveRequest,
     check_save_name,
     file_of_save,
+    has_timed_out,
     save_of_file,
 )
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, has_timed_out, is_cml_type
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, is_cml_type
 from lcm.model.kinds.worker import HOSTING_PHASES, IdleVerdict, LabWorker, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.system.clock import new_id

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.delivery import events
+from lcm.control.objects.lab_files import SavedLabs
 from lcm.control.objects.records import (
     CODEC,
     Record,
@@ -25,7 +26,6 @@ from lcm.control.objects.records import (
     observations_prefix,
     with_revision,
 )
-from lcm.control.objects.saved_labs import SavedLabs
 from lcm.control.objects.uploads import DEFAULT_QUOTA_BYTES
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, SessionRef
@@ -35,7 +35,8 @@ from lcm.model.base.event import Event
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.saved_lab import as_continued
-from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionPhase, clear_timed_out_requests
+from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.session_fields import clear_timed_out_requests
 from lcm.model.telemetry.learning import (
     SAMPLES_KEPT,
     ObservationReport,

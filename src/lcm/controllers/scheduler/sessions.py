@@ -25,14 +25,8 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.session import (
-    SESSION_MACHINE,
-    LabletSession,
-    LabletSessionStatus,
-    SessionPhase,
-    fields_to_place_again,
-    is_asap,
-)
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase, is_asap
+from lcm.model.kinds.session_fields import fields_to_place_again
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.claims import is_too_late, latest_start
 from lcm.placement.places import is_accepting

@@ -24,7 +24,8 @@ from lcm.controllers.session.view import (
 )
 from lcm.model.base.resource import Truth, has_condition, shorten_text
 from lcm.model.kinds.saved_lab import LAB_FILE
-from lcm.model.kinds.session import SessionPhase, fields_to_place_again, is_asap
+from lcm.model.kinds.session import SessionPhase, is_asap
+from lcm.model.kinds.session_fields import fields_to_place_again
 from lcm.providers.protocols.artifacts import StoredArtifact
 
 _P: Final = SessionPhase

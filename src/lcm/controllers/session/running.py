@@ -32,7 +32,8 @@ from lcm.controllers.session.view import (
     move,
 )
 from lcm.model.base.resource import Truth, find_condition, has_condition, shorten_text
-from lcm.model.kinds.session import SessionPhase, clear_timed_out_requests, open_requests
+from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.session_fields import clear_timed_out_requests, open_requests
 from lcm.model.kinds.worker import address_of
 from lcm.providers.protocols.labhost import LabSummary
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from lcm.controllers.runtime.lifecycle import Failure, poll_again, update_status
 from lcm.controllers.session.view import Decision, EffectOutcome, SessionView
 from lcm.model.kinds.saved_lab import SAVES_BYTES, SAVES_KEPT, SaveRequest, file_of_save, save_of_file
-from lcm.model.kinds.session import Artifact, unanswered_fields
+from lcm.model.kinds.session import Artifact
+from lcm.model.kinds.session_fields import unanswered_fields
 from lcm.providers.protocols.artifacts import StoredArtifact
 
 

@@ -24,15 +24,8 @@ from lcm.controllers.runtime.lifecycle import (
 from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.saved_lab import SaveRequest
-from lcm.model.kinds.session import (
-    SESSION_MACHINE,
-    LabletSession,
-    LabletSessionStatus,
-    NodeState,
-    SessionPhase,
-    open_requests,
-    unanswered_fields,
-)
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, LabletSessionStatus, NodeState, SessionPhase
+from lcm.model.kinds.session_fields import open_requests, unanswered_fields
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.telemetry.observation import LabUse
 from lcm.providers.protocols.artifacts import StoredArtifact

@@ -49,6 +49,11 @@ class LabRequest(Part):
         return self.requested_at + self.limit
 
 
+def has_timed_out(request: LabRequest | None, now: datetime) -> bool:
+    """Return True if a request about a running lab has waited longer than allowed."""
+    return request is not None and now >= request.deadline
+
+
 class ObservationRequest(LabRequest):
     """A request to observe what a running lab uses. The answer names its id."""
 

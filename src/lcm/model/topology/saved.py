@@ -2,7 +2,7 @@
 
 A lab is saved with the ports of its session in its tags. Most ports are named after what they lead to, and so they are
 found again. One that had a placeholder gets it back here, or its name would be lost. Called by
-`control.objects.saved_labs` and `control.admission.continuation`.
+`control.objects.lab_files` and `control.admission.continuation`.
 """
 
 from collections import Counter

@@ -1,24 +1,31 @@
-"""Lab files that bookings continue from: read once, kept under their digests, and remembered for a while.
+"""Lab files: checked without holding the loop; those that bookings continue from are remembered for a while.
 
-`control.admission.continuation` asks for them. A booking is admitted while others wait for their turn, and is tried
-again when it loses a race: a file that was read before is not fetched and parsed in that time. What a digest stands
-for never changes, so nothing here is ever outdated; the least used are forgotten.
+`control.admission.topologies` has files checked, `control.admission.continuation` asks for saved ones. A booking is
+admitted while others wait for their turn, and is tried again when it loses a race: a file that was read before is not
+fetched and parsed in that time. What a digest stands for never changes, so nothing here is ever outdated; the least
+used are forgotten.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
-from lcm.control.admission.topologies import check_lab_file, run_on_file
-from lcm.model.base.errors import Gone, Invalid, Stuck, TooLarge
+from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
 from lcm.model.kinds.definition import PortTemplate, Topology
-from lcm.model.topology.lab import ParsedLab, parse_lab
+from lcm.model.topology.lab import ParsedLab, parse_lab, rewrite
 from lcm.model.topology.lab_text import MAX_BYTES
+from lcm.model.topology.ports import OPEN_PORTS
 from lcm.model.topology.saved import restore_placeholders
 from lcm.providers.protocols.artifacts import Artifacts
 
+_INLINE_BYTES: Final = 4_000
+"""Up to this size a lab file is checked at once, which takes about ten milliseconds."""
+_CHECKING: Final = ThreadPoolExecutor(1, thread_name_prefix="lab-files")
+"""Checks larger ones, one after the other: several at once would leave little time to everything else."""
 _LABS_KEPT: Final = 16
 _HELD_FOR: Final = timedelta(hours=1)
 """How long a file counts as just stored: much less than the sweep of files leaves to who is to refer to one."""
@@ -33,7 +40,27 @@ class HeldLab:
     stored_at: datetime
 
 
+_T = TypeVar("_T")
 _L = TypeVar("_L", HeldLab, ParsedLab)
+
+
+def check_lab_file(data: bytes) -> ParsedLab:
+    """Read a lab file and rewrite it once as a trial. Raise TooLarge, or Invalid with the faults and their lines."""
+    lab = parse_lab(data)
+    if not lab.node_count:
+        raise Invalid(Fault("nodes", "there are none, so its labs would never run", "add a node"))
+    names = sorted(lab.port_template)
+    if len(names) > len(OPEN_PORTS):
+        raise Invalid(Fault("nodes", f"{len(names)} ports", f"a worker has {len(OPEN_PORTS)}; use fewer port tags"))
+    rewrite(data, dict(zip(names, OPEN_PORTS, strict=False)))
+    return lab
+
+
+async def run_on_file(data: bytes, work: Callable[[bytes], _T]) -> _T:
+    """Work on a lab file; on a large one in a thread, so that it does not block the event loop."""
+    if len(data) <= _INLINE_BYTES:
+        return work(data)
+    return await asyncio.get_running_loop().run_in_executor(_CHECKING, work, data)
 
 
 class SavedLabs:
