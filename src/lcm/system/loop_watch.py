@@ -98,12 +98,14 @@ class LoopWatch:
 
     def _beat(self, reader: ThreadReader) -> None:
         if not self._stopped.is_set():
+            # What others do is looked at before anything is read: reading lets them go on.
+            doing = describe_threads() if self.silence() >= HOLD_SECONDS else {}
             beaten = reader.read_briefly()
             is_late = beaten.at - self._beaten.at >= HOLD_SECONDS
-            self._note(reader.read() if is_late else beaten)
+            self._note(reader.read() if is_late else beaten, doing)
             asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._beat, reader)
 
-    def _note(self, beaten: Moment) -> None:
+    def _note(self, beaten: Moment, doing: Mapping[int, str]) -> None:
         before, self._beaten, now = self._beaten, beaten, beaten.at
         held = now - before.at
         if held >= HOLD_SECONDS:
@@ -114,7 +116,7 @@ class LoopWatch:
         if self._collecting_since is not None:  # another thread's, which has yet to tell that it ended
             self._seen[_COLLECTION] += int((now - self._collecting_since) / _BEAT_SECONDS)
         seen, self._seen = self._seen, Counter()
-        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(held) or "unknown")
+        hold = LoopHold(now, held, seen.most_common(1)[0][0] if seen else self._name_other(held, doing) or "unknown")
         self.count += 1
         self.holds.append(hold)
         self.longest = max(self.longest, hold, key=lambda one: one.seconds)
@@ -149,20 +151,26 @@ class LoopWatch:
 
         A loop that could go on, but does not, waits for another thread.
         """
+        doing = describe_threads()
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way
         if frame is None or _is_within(frame, LoopWatch._beat.__code__):
             return None
         if frame.f_code is LoopWatch._on_collection.__code__:
             return _COLLECTION
-        return (_is_selecting(frame) and self._name_other(silence)) or describe_frame(frame)
+        return (_is_selecting(frame) and self._name_other(silence, doing)) or describe_frame(frame)
 
-    def _name_other(self, held: float) -> str | None:
-        """Return what the thread does that was busiest besides the loop, if it was busy for most of so many seconds."""
+    def _name_other(self, held: float, doing: Mapping[int, str]) -> str | None:
+        """Return what the thread did that was busiest besides the loop, if it was busy for most of so many seconds."""
         found = busiest_since(self._around, besides=self._thread_id)
         if found is None or found[1] < held / 2:
             return None
-        frame = sys._current_frames().get(found[0].ident or 0)  # noqa: SLF001 - the documented way
-        return f"{describe_frame(frame)}, in thread {found[0].name}" if frame else None
+        deed = doing.get(found[0].ident or 0)
+        return f"{deed}, in thread {found[0].name}" if deed else None
+
+
+def describe_threads() -> dict[int, str]:
+    """Return the function that each thread of Python is in, by the threads' ids."""
+    return {one: describe_frame(frame) for one, frame in sys._current_frames().items()}  # noqa: SLF001 - documented
 
 
 def _is_within(frame: FrameType | None, code: CodeType) -> bool:

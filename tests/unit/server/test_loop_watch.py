@@ -86,7 +86,7 @@ async def test_a_step_that_waits_holds_the_loop() -> None:
 @pytest.mark.parametrize("thread", ["the loop's", "another"])
 async def test_a_garbage_collection_that_held_the_loop_is_told_and_what_survived_is_spared(thread: str) -> None:
     watch = LoopWatch()
-    kept: list[list[int]] = list(map(list, repeat((), 2_000_000)))
+    kept: list[list[int]] = list(map(list, repeat((), 6_000_000)))
     try:
         with watch.run():
             await asyncio.sleep(0.05)
