@@ -204,6 +204,8 @@ OURS = {
     "LCM_DATA_DIR": Set("somewhere", "somewhere"),
     "LCM_HOST": Set("0.0.0.0", "0.0.0.0"),
     "LCM_PORT": Set("8031", "8031"),
+    "LCM_STATUS_HOST": Set("0.0.0.0", "0.0.0.0"),
+    "LCM_STATUS_PORT": Set("8035", "8035"),
     "LCM_STORE": Set("sqlite", "sqlite"),
     "LOG_LEVEL": Set("debug", "DEBUG"),
     "LCM_REQUESTS_PER_SECOND": Set("50", "50"),

@@ -49,6 +49,7 @@ from lcm.control.plane.local import ControlPlane
 from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
 from lcm.control.upkeep.installation import Presence, read_installation_id
+from lcm.controllers.runtime.counts import ControllerCounts
 from lcm.controllers.runtime.settings import owner_limits_of, terms_of
 from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import Role
@@ -105,6 +106,8 @@ class RunningApi:
     leases: LeaseKeeper
     cache: Cache
     """What is known of the store, for controllers in this process."""
+    counts: ControllerCounts
+    """What controllers in this process count."""
 
 
 async def open_store(settings: Settings, *, restoring: bool = False, patient: bool = False) -> Store:
@@ -132,7 +135,7 @@ async def run_api(
     store: Store, settings: Settings, usual_port: int, *, alone: bool = False
 ) -> AsyncIterator[RunningApi]:
     """Serve the API on a store, with everything it needs; `alone`: no other process uses that store."""
-    clock, process, watch = SystemClock(), process_name(), LoopWatch()
+    clock, process, watch, counts = SystemClock(), process_name(), LoopWatch(), ControllerCounts()
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
         undo.enter_context(watch.run())
@@ -199,6 +202,7 @@ async def run_api(
             provider=make_browser_sign_in(settings, verifier),
             configuration=partial(describe_settings, read_configuration(), settings),
             loop_watch=watch,
+            counts=counts,
         )
         parts.start("event feed", app.run())
         called = await read_installation_id(store, new_id)
@@ -225,7 +229,18 @@ async def run_api(
         url = _local_url(settings.host, listening, "https" if tls else "http")
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
         yield RunningApi(
-            url, store, control, tokens, parts, secrets, process, called, app.machine_consoles, leases, calendar.cache
+            url,
+            store,
+            control,
+            tokens,
+            parts,
+            secrets,
+            process,
+            called,
+            app.machine_consoles,
+            leases,
+            calendar.cache,
+            counts,
         )
     _log.info("stopped", process=process)
 

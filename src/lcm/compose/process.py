@@ -9,11 +9,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import structlog
 
+from lcm.api.http.metrics import ProcessMetrics
 from lcm.api.http.request import MachineConsoles
 from lcm.compose.api import (
     RunningApi,
@@ -27,11 +28,13 @@ from lcm.compose.api import (
 from lcm.compose.leases import keep_by
 from lcm.compose.outside import AWS, SIM_FILE, SIMULATED, Providers, open_aws, open_simulated, secret_sources
 from lcm.compose.packing_process import pack_in_process
+from lcm.compose.status import ApiContact, StatusPage, serve_status
 from lcm.control.access.tokens import SERVICE_NAME, service_keys
 from lcm.control.accounts.allocator import ResourceAllocator
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane
 from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.runtime.counts import ControllerCounts
 from lcm.controllers.runtime.election import Beside, ControllerParts, Election
 from lcm.controllers.runtime.terms import TermKeeper
 from lcm.controllers.scheduler.controller import SchedulerController
@@ -43,7 +46,7 @@ from lcm.model.base.errors import Fault, Invalid, Later, Refused
 from lcm.model.kinds.registry import Resource
 from lcm.providers.local.sealed import InstalledKeys, ensure_keys
 from lcm.providers.protocols.secrets import SecretSources
-from lcm.settings.checks import find_cleartext_client, read_prices
+from lcm.settings.checks import find_cleartext_client, find_cleartext_status, read_prices
 from lcm.settings.load import Settings
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, new_seal_key, raise_file_limit, random_fraction
@@ -71,6 +74,15 @@ class ProcessPart(StrEnum):
     ALL = "all"
 
 
+STATUS_PORTS: Final = {
+    ProcessPart.SCHEDULER: 8031,
+    ProcessPart.WORKER_CONTROLLER: 8032,
+    ProcessPart.LABLET_CONTROLLER: 8033,
+    ProcessPart.POOL_CONTROLLER: 8034,
+}
+"""Where a process answers that has no API, by the first of its parts here."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
     """What a controller is given besides its plane."""
@@ -86,6 +98,7 @@ class ControllerContext:
     """What controllers that act on the outside world act on."""
     keeper: TermKeeper = field(default_factory=lambda: TermKeeper(SystemStopwatch()))
     """Keeps the terms of all controllers."""
+    counts: ControllerCounts = field(default_factory=ControllerCounts)
 
     @property
     def outside(self) -> Providers:
@@ -103,6 +116,7 @@ class ControllerContext:
             "beside": self.beside,
             "keeper": self.keeper,
             "cache": self.cache,
+            "counts": self.counts,
         }
 
 
@@ -211,7 +225,9 @@ async def run_embedded(
             if before is not None:
                 await before(it)
             beside = running.leases.keep_term
-            around = ControllerContext(settings, running.secrets, running.process, beside, running.cache, outside)
+            around = ControllerContext(
+                settings, running.secrets, running.process, beside, running.cache, outside, counts=running.counts
+            )
             for controller in controllers:
                 await release_stale_lease(store, controller.part)
                 plane = running.control.plane_for(controller.caller)
@@ -237,7 +253,9 @@ async def serve(
         running = await _start_api(undo, settings, stop or asyncio.Event())
         if controllers := _select_controllers(asked):
             beside = running.leases.keep_term
-            around = ControllerContext(settings, running.secrets, running.process, beside, running.cache)
+            around = ControllerContext(
+                settings, running.secrets, running.process, beside, running.cache, counts=running.counts
+            )
 
             @asynccontextmanager
             async def open_plane(controller: Controller) -> AsyncIterator[Plane]:
@@ -263,21 +281,33 @@ async def _start_api(undo: AsyncExitStack, settings: Settings, stop: asyncio.Eve
                 raise
 
 
+class RunningControllers(NamedTuple):
+    """Controllers of a process without the API."""
+
+    parts: Supervisor
+    status_url: str
+    """Where the process tells its state and metrics."""
+
+
 @asynccontextmanager
-async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) -> AsyncIterator[Supervisor]:
+async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) -> AsyncIterator[RunningControllers]:
     """Run only controllers, for an API in another process, as soon as that API answers."""
     raise_file_limit()
     settings, process = _with_default_cloud(settings, AWS), process_name()
     _check_parts(asked, settings)
     key = service_key(settings)
-    if fault := find_cleartext_client(settings):
+    if fault := find_cleartext_client(settings) or find_cleartext_status(settings):
         raise Invalid(fault)
     async with AsyncExitStack() as undo:
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
         secrets = await undo.enter_async_context(secret_sources(settings, keys, simulated_secrets(settings)))
         parts = await undo.enter_async_context(Supervisor())
         watch, controllers = LoopWatch(), _select_controllers(asked)
+        counts, contact = ControllerCounts(), ApiContact(SystemStopwatch())
         undo.enter_context(watch.run())
+        page = StatusPage(ProcessMetrics(watch, counts), contact.check, settings, SystemClock())
+        port = STATUS_PORTS[controllers[0].part]
+        url = await undo.enter_async_context(serve_status(page, settings, port, parts))
 
         def open_plane(controller: Controller) -> AbstractAsyncContextManager[Plane]:
             from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is slow to load, and few need it
@@ -291,14 +321,16 @@ async def run_controllers(settings: Settings, asked: Collection[ProcessPart]) ->
             async with keep_by(open_first, watch) as beside, open_first() as reading:
                 kinds = dict.fromkeys(kind for one in controllers for kind in one.kinds)
                 cache = Cache(reading, *kinds, chance=random_fraction)
-                around = ControllerContext(settings, secrets, process, beside, cache)
+                contact.begin(reading, cache)
+                around = ControllerContext(settings, secrets, process, beside, cache, counts=counts)
                 await run_until_first_ends(
                     cache.run(), _run_with_cloud(controllers, open_plane, around, owner, MachineConsoles())
                 )
 
         parts.start("controllers", work())
-        _log.info("started", process=process, api=settings.control_plane_api_url, parts=[str(part) for part in asked])
-        yield parts
+        api, names = settings.control_plane_api_url, [str(part) for part in asked]
+        _log.info("started", process=process, api=api, parts=names, status=url)
+        yield RunningControllers(parts, url)
     _log.info("stopped", process=process)
 
 
@@ -357,6 +389,7 @@ async def _run_with_cloud(
                 chance=random_fraction,
                 beside=around.beside,
                 keeper=around.keeper,
+                counts=around.counts,
             )
             await election.run(run_elected)
 

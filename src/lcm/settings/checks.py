@@ -51,6 +51,9 @@ _MAX_SERVICE_KEYS: Final = 2
 _MIN_KEY_LENGTH: Final = 16
 _MIN_DIFFERENT: Final = 6
 """Of sixteen random hexadecimal digits, all but three in 100,000 keys have so many."""
+_TLS_REMEDY: Final = (
+    "set LCM_TLS_CERT_FILE and LCM_TLS_KEY_FILE; LCM_CLEARTEXT_ALLOWED=true if something before it has TLS"
+)
 _KEY_REMEDY: Final = "make a new one: `openssl rand -hex 32` prints one"
 _CHECKS: Final[list[tuple[tuple[str, ...], SettingsCheck]]] = []
 
@@ -76,15 +79,24 @@ def find_warnings(settings: Settings) -> Iterator[Fault]:
         yield Fault("LCM_SEAL_KEY_FILE", "has no effect beside LCM_SEAL_KEYS", "unset one of them")
     if settings.store == "sqlite" and settings.etcd_addresses:
         yield Fault("LCM_STORE", "sqlite, although etcd's address is set", "unset one of them")
-    yield from filter(None, (find_cleartext_api(settings), find_cleartext_client(settings)))
+    for find in (find_cleartext_api, find_cleartext_status, find_cleartext_client):
+        if fault := find(settings):
+            yield fault
 
 
 def find_cleartext_api(settings: Settings) -> Fault | None:
     """Return the fault of an API that others would reach without TLS; None when there is none."""
     if settings.cleartext_allowed or settings.tls_cert_file or is_loopback(settings.host):
         return None
-    remedy = "set LCM_TLS_CERT_FILE and LCM_TLS_KEY_FILE; LCM_CLEARTEXT_ALLOWED=true if something before it has TLS"
-    return Fault("LCM_HOST", f"{settings.host} without TLS: tokens would cross the network unencrypted", remedy)
+    return Fault("LCM_HOST", f"{settings.host} without TLS: tokens would cross the network unencrypted", _TLS_REMEDY)
+
+
+def find_cleartext_status(settings: Settings) -> Fault | None:
+    """Return the fault of controllers whose metrics others would read without TLS; None when there is none."""
+    if settings.cleartext_allowed or settings.tls_cert_file or is_loopback(settings.status_host):
+        return None
+    problem = f"{settings.status_host} without TLS: the key for /metrics would cross the network unencrypted"
+    return Fault("LCM_STATUS_HOST", problem, _TLS_REMEDY)
 
 
 def find_cleartext_client(settings: Settings) -> Fault | None:

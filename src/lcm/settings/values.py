@@ -120,6 +120,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     port: Annotated[Port | None, "port of the API; if not set, 8030 for `lcm serve` and 8080 for `lcm up`"] = (
         msgspec.field(default=None, name="LCM_PORT")
     )
+    status_host: Annotated[TextLine, "address on which a process without the API tells its state and metrics"] = (
+        msgspec.field(default="127.0.0.1", name="LCM_STATUS_HOST")
+    )
+    status_port: Annotated[
+        Port | None,
+        "port for that; if not set, 8031 for the scheduler, 8032 for the worker, 8033 for the lablet and 8034 for the "
+        "pool controller, or a free one where it is taken",
+    ] = msgspec.field(default=None, name="LCM_STATUS_PORT")
     log_level: Annotated[LogLevel, "how much is logged"] = "INFO"
     requests_per_second: Annotated[PositiveCount, "requests a second that one caller may make on average"] = (
         msgspec.field(default=100, name="LCM_REQUESTS_PER_SECOND")

@@ -157,10 +157,10 @@ async def test_a_controller_with_a_wrong_key_ends_and_says_so(tmp_path: Path) ->
     here = Settings(control_plane_api_key=other, control_plane_api_url=f"http://{LOOPBACK}:{port}", cloud="aws")
     async with (
         process.serve(there, [ProcessPart.API]),
-        process.run_controllers(here, [ProcessPart.WORKER_CONTROLLER]) as parts,
+        process.run_controllers(here, [ProcessPart.WORKER_CONTROLLER]) as running,
     ):
         with pytest.raises(LcmError, match="CONTROL_PLANE_API_KEY: the API does not accept it"):
-            await parts.wait_until(asyncio.Event())
+            await running.parts.wait_until(asyncio.Event())
 
 
 async def until_phase(plane: Plane, phase: WorkerPhase) -> None:

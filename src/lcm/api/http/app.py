@@ -32,6 +32,7 @@ from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import Feed
 from lcm.control.plane.local import ControlPlane
+from lcm.controllers.runtime.counts import ControllerCounts
 from lcm.model.access.address import TrustedProxies
 from lcm.model.access.identity import SEES_ALL, Role
 from lcm.model.base.clock import Clock
@@ -112,11 +113,12 @@ class Api:
         provider: BrowserSignIn | None = None,
         configuration: Callable[[SystemSettings | None], tuple[ShownSetting, ...]] = lambda _: (),
         loop_watch: LoopWatch | None = None,
+        counts: ControllerCounts | None = None,
     ) -> None:
         """Serve a plane. `verifier` also accepts an issuer's tokens; without `plans` there are no what-if plans.
 
         People sign in with a browser at the `provider`, if there is one. `configuration` lists this process's settings.
-        `loop_watch` tells what holds the event loop.
+        `loop_watch` tells what holds the event loop, and `counts` what controllers of the process do.
         """
         self._limits = limits or ApiLimits()
         self._router = Router(routes)
@@ -129,7 +131,7 @@ class Api:
         self._feed = Feed(core.store, frame)
         self.consoles = OpenConsoles(self._feed, self._limits)
         self.refusals = RefusalLog(core.store, self._limits)
-        meter = ApiMetrics(loop_watch)
+        meter = ApiMetrics(loop_watch, counts)
         self._count = meter.answers.count
         self._shared = RequestContext(
             core,

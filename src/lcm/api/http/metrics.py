@@ -1,4 +1,7 @@
-"""Metrics for Prometheus, in a registry of their own. Fed by `api.http.app` with every answer, read by `/metrics`."""
+"""Metrics for Prometheus, in a registry of their own, read by `/metrics`: of every process, and of one with the API.
+
+`api.http.app` feeds them with every answer; `compose.status` shows those of a process without the API.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -11,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from lcm.controllers.runtime.counts import LOOK_BOUNDS, ControllerCounts
 from lcm.store.base import StoreUsage
 from lcm.system.build import build_name
 from lcm.system.loop_watch import LoopWatch
@@ -84,13 +88,79 @@ class LoopMetrics(Collector):
         yield holds
 
 
-class ApiMetrics:
-    """All metrics of a process that serves the API."""
+class ControllerMetrics(Collector):
+    """What the controllers of a process did, by their names."""
 
-    def __init__(self, loop_watch: LoopWatch | None = None) -> None:
+    def __init__(self, counts: ControllerCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
+        """Yield everything as metric families of Prometheus."""
+        yield from self._collect_looks()
+        yield from self._collect_terms()
+
+    def _collect_looks(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
+        took = HistogramMetricFamily(
+            "lcm_reconcile_seconds",
+            "Seconds that a look at an object took, what was done about it included.",
+            labels=["controller"],
+        )
+        failed = CounterMetricFamily(
+            "lcm_reconcile_errors", "Looks that ended with an error.", labels=["controller", "reason"]
+        )
+        queued = GaugeMetricFamily("lcm_queue_depth", "Objects that wait to be looked at.", labels=["controller"])
+        bounds = [*map(str, LOOK_BOUNDS), "+Inf"]
+        for name, looks in self._counts.looks.items():
+            took.add_metric([name], list(zip(bounds, accumulate(looks.buckets), strict=True)), looks.seconds)
+            queued.add_metric([name], looks.measure_queue())
+            for reason, count in looks.errors.items():
+                failed.add_metric([name, reason], count)
+        yield from (took, failed, queued)
+
+    def _collect_terms(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        leads = GaugeMetricFamily("lcm_leader", "Whether this process leads.", labels=["lease"])
+        left = GaugeMetricFamily(
+            "lcm_lease_left_seconds",
+            "Seconds for which this process may still act.",
+            labels=["lease"],
+        )
+        elected = CounterMetricFamily("lcm_elections", "Terms that this process was elected for.", labels=["lease"])
+        lost = CounterMetricFamily("lcm_terms_interrupted", "Terms that were not handed over.", labels=["lease"])
+        for name, terms in self._counts.terms.items():
+            seconds = terms.measure_left()
+            leads.add_metric([name], seconds > 0)
+            left.add_metric([name], seconds)
+            elected.add_metric([name], terms.elected)
+            lost.add_metric([name], terms.interrupted)
+        yield from (leads, left, elected, lost)
+
+
+class ProcessMetrics:
+    """The metrics of any process: its loop, its controllers, its memory, and what runs."""
+
+    def __init__(self, loop_watch: LoopWatch | None, counts: ControllerCounts) -> None:
         self.registry = CollectorRegistry()
         if loop_watch is not None:
             self.registry.register(LoopMetrics(loop_watch))
+        self.registry.register(ControllerMetrics(counts))
+        self._ready = Gauge("lcm_ready", "Whether a check of /readyz holds.", ["check"], registry=self.registry)
+        build = Gauge("lcm_build_info", "Always 1; the labels say what runs.", ["version"], registry=self.registry)
+        build.labels(build_name()).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def render(self, checks: Mapping[str, bool]) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        for name, holds in checks.items():
+            self._ready.labels(name).set(holds)
+        return generate_latest(self.registry)
+
+
+class ApiMetrics:
+    """All metrics of a process that serves the API."""
+
+    def __init__(self, loop_watch: LoopWatch | None = None, counts: ControllerCounts | None = None) -> None:
+        self._process = ProcessMetrics(loop_watch, counts or ControllerCounts())
+        self.registry = self._process.registry
         self.answers = AnswerMetrics()
         self.registry.register(self.answers)
         self._revision = Gauge("lcm_store_revision", "The store's newest revision.", registry=self.registry)
@@ -100,10 +170,6 @@ class ApiMetrics:
             "lcm_store_unused_bytes", "Bytes of those taken that defragmentation would free.", registry=self.registry
         )
         self._streams = Gauge("lcm_http_streams", "Streams that are open.", registry=self.registry)
-        self._ready = Gauge("lcm_ready", "Whether a check of /readyz holds.", ["check"], registry=self.registry)
-        build = Gauge("lcm_build_info", "Always 1; the labels say what runs.", ["version"], registry=self.registry)
-        build.labels(build_name()).set(1)
-        ProcessCollector(registry=self.registry)
 
     def render(
         self, *, revision: int | None, streams: int, checks: Mapping[str, bool], usage: StoreUsage | None = None
@@ -116,6 +182,4 @@ class ApiMetrics:
         if revision is not None:
             self._revision.set(revision)
         self._streams.set(streams)
-        for name, holds in checks.items():
-            self._ready.labels(name).set(holds)
-        return generate_latest(self.registry)
+        return self._process.render(checks)

@@ -67,6 +67,7 @@ async def _run_controllers(settings: Settings, parts: list[ProcessPart], stop: a
     calm_collection()
     async with process.run_controllers(settings, parts) as running:
         print_message(
-            f"Using the API at {settings.control_plane_api_url}; running {', '.join(parts)}. Ctrl-C stops it."
+            f"Using the API at {settings.control_plane_api_url}; running {', '.join(parts)}; "
+            f"{running.status_url}/readyz tells its state. Ctrl-C stops it."
         )
-        await running.wait_until(stop)
+        await running.parts.wait_until(stop)

@@ -412,6 +412,7 @@ class PoolController(ElectedController):
             resync=resync,
             resting=lambda _: DONE,  # each look says when the next is due
             report_bug=follower.report_bug,
+            counts=self.counts,
         )
         book.subscribe(runtime.enqueue)
         packer.subscribe(runtime.enqueue)

@@ -15,7 +15,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, NotRequired, TypedDict
 
@@ -23,6 +23,7 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import LeaseLine, Plane
+from lcm.controllers.runtime.counts import ControllerCounts
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.runtime.terms import LeaderTerm, TermKeeper
 from lcm.model.base.clock import Clock, Stopwatch
@@ -63,11 +64,13 @@ class Election:
         chance: Callable[[], float],
         beside: Beside | None = None,
         keeper: TermKeeper | None = None,
+        counts: ControllerCounts | None = None,
     ) -> None:
         """Compete for the lease `name`. `holder` identifies this process to people.
 
         `ttl_seconds` is the length of a term: that long a dead leader blocks the lease. Terms are kept `beside` the
-        loop; None means in it, by the plane. `keeper` keeps those of all elections of a process.
+        loop; None means in it, by the plane. `keeper` keeps those of all elections of a process, and `counts` counts
+        them.
         """
         self._plane = plane
         self._name = name
@@ -79,11 +82,17 @@ class Election:
         self._keeper = keeper or TermKeeper(stopwatch)
         self._term: LeaderTerm | None = None
         self._logged_error = ""
+        self._count = (counts or ControllerCounts()).terms_of(name)
+        self._count.measure_left = self.seconds_left
 
     @property
     def is_leading(self) -> bool:
         """Whether this process is the leader now and may act."""
         return self._term is not None and self._term.is_valid()
+
+    def seconds_left(self) -> float:
+        """Return for how many seconds this process may still start effects; 0 if it does not lead."""
+        return max(0.0, self._term.seconds_left()) if self._term is not None else 0.0
 
     async def run(self, lead: Lead) -> None:
         """Run `lead` whenever elected, until cancelled or until `lead` returns; then release the lease at once."""
@@ -124,6 +133,7 @@ class Election:
     async def _lead_term(self, term: LeaderTerm, lead: Lead) -> bool:
         """Lead for one term. Return whether the work has ended for good."""
         self._term = term
+        self._count.elected += 1
         _log.info("elected", lease=self._name, holder=self._holder, term=term.lease.term)
         with permit_scope(term.check):
             leading = asyncio.create_task(lead(self._plane.under(term.lease.fence())))
@@ -139,6 +149,7 @@ class Election:
         if error is None:
             assert not leading.cancelled(), "the work has cancelled itself"
             return True
+        self._count.interrupted += 1
         event = "deposed" if isinstance(error, Deposed) else "leading interrupted"
         _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
         return False
@@ -231,6 +242,7 @@ class ControllerParts(TypedDict):
     beside: NotRequired[Beside | None]
     keeper: NotRequired[TermKeeper | None]
     cache: NotRequired[Cache | None]
+    counts: NotRequired[ControllerCounts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +267,7 @@ class ElectedController(ABC):
     keeper: TermKeeper | None = None
     cache: Cache | None = None
     """What all controllers of a process read, which somebody else runs; None makes one for each term."""
+    counts: ControllerCounts = field(default_factory=ControllerCounts)
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled."""
@@ -267,6 +280,7 @@ class ElectedController(ABC):
             chance=self.chance,
             beside=self.beside,
             keeper=self.keeper,
+            counts=self.counts,
         )
         await election.run(self.lead)
 

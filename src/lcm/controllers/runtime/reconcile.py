@@ -33,6 +33,7 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, R, Ref, ref_of
+from lcm.controllers.runtime.counts import ControllerCounts
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
 from lcm.model.kinds.registry import Resource
@@ -214,12 +215,14 @@ class Runtime(Generic[R]):
         resting: Callable[[R], Requeue | None] = lambda _: None,
         concerns: Callable[[ObjectChange], bool] = lambda _: True,
         report_bug: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
+        counts: ControllerCounts | None = None,
     ) -> None:
         """Reconcile up to `concurrency` objects at once, and each at least every `resync`, which may vary.
 
         Nothing follows from the passing of time for an object for which `resting` returns something, or only from then
         on: it is reconciled then, when it changes, and when asked to. `concerns` tells whether anything can follow from
-        a change. `report_bug` is called with every unexpected exception, which is a bug of ours.
+        a change. `report_bug` is called with every unexpected exception, which is a bug of ours. Looks are counted in
+        `counts`, by the controller's name.
         """
         self._name = name
         self._reconcile = reconcile
@@ -236,6 +239,8 @@ class Runtime(Generic[R]):
         self._rests: Rests[Ref[R]] = Rests()
         self._failures: dict[Ref[R], _FailureState] = {}
         self._turns, self._time_slice = asyncio.Lock(), TimeSlice()
+        self._looks = (counts or ControllerCounts()).looks_of(name)
+        self._looks.measure_queue = self._queue.__len__
 
     async def run(self) -> None:
         """Reconcile all objects, then those that change, until cancelled or until an error is raised."""
@@ -307,13 +312,16 @@ class Runtime(Generic[R]):
             self.enqueue(seen.ref)
 
     async def _work_loop(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             ref = await self._queue.take()
             try:
                 if self._queue and self._time_slice.is_over():  # neither taking nor a quick look suspends
                     async with self._turns:  # one of us a turn
                         await self._time_slice.yield_if_over()
+                began = loop.time()
                 self._schedule_next(ref, await self._reconcile_once(ref))
+                self._looks.add(loop.time() - began)
             finally:
                 self._queue.finish(ref)
 
@@ -364,6 +372,7 @@ class Runtime(Generic[R]):
     def _backoff(self, ref: Ref[R], error: Exception) -> timedelta:
         trouble = self._failures.setdefault(ref, _FailureState())
         trouble.failures += 1
+        self._looks.errors[type(error).__name__] += 1
         trouble.bug = not isinstance(error, LcmError)
         self._log_failure(ref, trouble, error)
         doubled = 2 ** min(trouble.failures - 1, _DOUBLINGS)

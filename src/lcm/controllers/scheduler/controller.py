@@ -58,7 +58,7 @@ class SchedulerController(ElectedController):
         )
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
-        parts: Any = {"clock": self.clock, "chance": self.chance, "resync": resync}
+        parts: Any = {"clock": self.clock, "chance": self.chance, "resync": resync, "counts": self.counts}
         of_sessions = Runtime(
             f"{LEASE} of sessions",
             sessions.reconcile,

@@ -78,6 +78,7 @@ class LabletController(ElectedController):
             resting=lambda session: rest_of(session, self.clock.now()),
             concerns=lambda seen: lifecycle.is_concerned(seen.ref),
             report_bug=lifecycle.report_bug,
+            counts=self.counts,
         )
         waiting = _WaitingSessions(cache, occupants, self.clock, rules, runtime.enqueue)
         stop = cache.subscribe(waiting.on_change)

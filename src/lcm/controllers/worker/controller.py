@@ -81,6 +81,7 @@ class WorkerController(ElectedController):
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
             resting=lambda worker: rest_of(worker, occupants, monitored=settings().worker_monitoring_enabled),
             report_bug=lifecycle.report_bug,
+            counts=self.counts,
         )
 
         clock, chance, enqueue = self.clock, self.chance, runtime.enqueue
