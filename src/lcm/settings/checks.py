@@ -101,11 +101,12 @@ def find_cleartext_status(settings: Settings) -> Fault | None:
 
 def find_cleartext_client(settings: Settings) -> Fault | None:
     """Return the fault of controllers that would send their key without TLS; None when there is none."""
-    url = settings.control_plane_api_url
-    if settings.cleartext_allowed or not url.startswith("http:") or is_loopback(urlsplit(url).hostname or ""):
+    urls = settings.control_plane_api_url.split(",")
+    bare = [one for one in urls if one.startswith("http:") and not is_loopback(urlsplit(one).hostname or "")]
+    if settings.cleartext_allowed or not bare:
         return None
     remedy = "use https:// (and LCM_CA_FILE for an authority of your own); LCM_CLEARTEXT_ALLOWED=true accepts it"
-    return Fault("CONTROL_PLANE_API_URL", f"{url}: the key would cross the network unencrypted", remedy)
+    return Fault("CONTROL_PLANE_API_URL", f"{bare[0]}: the key would cross the network unencrypted", remedy)
 
 
 def _register_check(*variables: str) -> Callable[[SettingsCheck], SettingsCheck]:

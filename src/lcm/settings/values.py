@@ -69,6 +69,13 @@ Url = Annotated[
         rf"https?://{_HOST}(:[0-9]{{1,5}})?(/[^\s?#]*)?", "an address such as http://127.0.0.1:8030, without a user"
     ),
 ]
+_API_URL: Final = rf"https?://{_HOST}(:[0-9]{{1,5}})?(/[^\s?#,]*)?"
+ApiUrls = Annotated[
+    str,
+    _text_meta(
+        rf"{_API_URL}(,{_API_URL}){{0,15}}", "an address such as http://127.0.0.1:8030, or several separated by commas"
+    ),
+]
 EtcdRoot = Annotated[str, _text_meta(r"/(\S*/)?", "a path that begins and ends with /")]
 Ami = Annotated[str, _text_meta(r"ami-[0-9a-z]+", "an image such as ami-0abc")]
 Vpc = Annotated[str, _text_meta(r"vpc-[0-9a-z]+", "a VPC such as vpc-0abc")]
@@ -274,7 +281,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         "sizes of nodes that CML does not ship, or that differ; on a simulated cloud, every CML has them",
     ] = ()
 
-    control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
+    control_plane_api_url: Annotated[
+        ApiUrls, "where controllers in other processes find the API; of several the first that answers"
+    ] = "http://127.0.0.1:8030"
     control_plane_api_key: Annotated[
         Secret | None,
         "key with which they sign in; two with a comma between are both valid, and the first one is sent",

@@ -49,7 +49,8 @@ async def metric(url: str, name: str) -> float:
 
 async def test_a_process_of_controllers_tells_its_state_and_what_it_does(tmp_path: Path) -> None:
     port = free_port()
-    here = settings(tmp_path / "here", control_plane_api_url=f"http://{LOOPBACK}:{port}", status_port=0)
+    away, there = (f"http://{LOOPBACK}:{one}" for one in (free_port(), port))
+    here = settings(tmp_path / "here", control_plane_api_url=f"{away},{there}", status_port=0)
     async with process.run_controllers(here, [ProcessPart.SCHEDULER, ProcessPart.POOL_CONTROLLER]) as running:
         url = running.status_url
         assert (await ask(url, "/healthz")).json() == {"status": "ok"}

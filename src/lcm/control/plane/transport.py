@@ -7,7 +7,7 @@ something is not there. The paths and queries of objects are here, too.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -34,6 +34,8 @@ _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": "lcm", "Content-
 # Shorter than any server's keep-alive, so that no request is sent on a connection that is being closed.
 _CONNECTION_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
 _TRANSIENT_STATUSES: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_AWAY_STATUSES: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+"""Another replica may be able to answer."""
 _SHOWN_BYTES: Final = 200
 
 
@@ -50,7 +52,10 @@ class ClientTimeouts:
 
 
 class ApiConnection:
-    """A pool of connections to one API, as one caller."""
+    """A pool of connections to one API, as one caller.
+
+    Several addresses, separated by commas, are of replicas of it: the next one is used when one does not answer.
+    """
 
     def __init__(
         self,
@@ -67,9 +72,11 @@ class ApiConnection:
         self.epoch: str | None = None
         """The history that the last answered revisions belong to; a watch from one of them is about this history."""
         presented = f"Bearer {parse_token(token.reveal(), 'token').reveal()}"
-        verify = trust or url.startswith("https:")  # loading the system's certificates takes a while
+        self._urls = [_check_url(one) for one in url.split(",")]
+        self._place = 0
+        """Which of the addresses is used."""
+        verify = trust or "https:" in url  # loading the system's certificates takes a while
         self._client = httpx.AsyncClient(
-            base_url=_check_url(url),
             headers=_HEADERS | {"Authorization": presented} | ({"Lcm-Actor": actor} if actor else {}),
             timeout=_time_limits(limits, limits.request_seconds),
             transport=transport or httpx.AsyncHTTPTransport(verify=verify, limits=_CONNECTION_LIMITS, trust_env=False),
@@ -88,27 +95,34 @@ class ApiConnection:
     ) -> bytes:
         """Send a request and return the answer's body, or raise the error that the answer describes."""
         limit = seconds or self.limits.request_seconds
-        request = self._client.build_request(
-            method, path, params=query, headers=headers, content=body, timeout=_time_limits(self.limits, limit)
-        )
+        times = _time_limits(self.limits, limit)
+
+        def build(address: str) -> httpx.Request:
+            return self._client.build_request(
+                method, address + path, params=query, headers=headers, content=body, timeout=times
+            )
+
         try:
             async with asyncio.timeout(limit + self.limits.connect_seconds):
-                response = await self._send(request)
+                response = await self._send(build)
                 await response.aread()
         except (httpx.RequestError, TimeoutError) as error:
-            raise unreachable_error(request, error) from error
+            raise self._leave(method, path, error) from error
         if response.is_success:
             self.epoch = response.headers.get(EPOCH_HEADER, self.epoch)
             return response.content
+        if response.status_code in _AWAY_STATUSES:
+            self._use_next(response.request)
         raise error_from(response)
 
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
         """Request an answer that does not end by itself. Raise Unreachable when it breaks off or falls silent."""
         times = _time_limits(self.limits, self.limits.silence_seconds)
-        request = self._client.build_request("GET", path, params=query, timeout=times)
         try:
-            response = await self._send(request)
+            response = await self._send(
+                lambda address: self._client.build_request("GET", address + path, params=query, timeout=times)
+            )
             try:
                 if not response.is_success:
                     await response.aread()
@@ -117,17 +131,41 @@ class ApiConnection:
             finally:
                 await response.aclose()
         except httpx.RequestError as error:
-            raise unreachable_error(request, error) from error
+            raise self._leave("GET", path, error) from error
 
     async def close(self) -> None:
         """Close the connections. May be repeated."""
         self.closed = True
         await self._client.aclose()
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, build: Callable[[str], httpx.Request]) -> httpx.Response:
+        """Send a request. To an address that takes no connection nothing was sent: the next one is tried at once."""
+        for _ in self._urls[1:]:
+            request = build(self._urls[self._place])
+            try:
+                return await self._send_one(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                self._use_next(request)
+        return await self._send_one(build(self._urls[self._place]))
+
+    async def _send_one(self, request: httpx.Request) -> httpx.Response:
         if self.closed:
             raise Unreachable(CLOSED)
         return await self._client.send(request, stream=True)
+
+    def _leave(self, method: str, path: str, error: httpx.RequestError | TimeoutError) -> Unreachable:
+        """Leave the address that gave no answer, and return the error for that."""
+        if isinstance(error, TimeoutError):
+            request = self._client.build_request(method, self._urls[self._place] + path)
+        else:
+            request = error.request
+        self._use_next(request)
+        return unreachable_error(request, error)
+
+    def _use_next(self, request: httpx.Request) -> None:
+        """Use the next address from now on, unless another request has left already that to which this one was sent."""
+        if str(request.url).startswith(self._urls[self._place] + "/"):
+            self._place = (self._place + 1) % len(self._urls)
 
 
 def read_answer(body: bytes | msgspec.Raw, kind: type[T]) -> T:
