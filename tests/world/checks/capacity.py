@@ -7,6 +7,7 @@ from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, Profile, find_ex
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat
+from lcm.model.kinds.worker import WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.small_runs import smaller_room
 from lcm.sim.world.world import Violation
@@ -121,6 +122,8 @@ def _check_seat(seen: ObservedState, about: Resource, seat: Seat, claim: Claim) 
 
 
 def _leaves(seen: ObservedState, booking: LabletSession | Reservation) -> bool:
-    """Return whether a booking is a session on a worker that is being deleted: another takes its seat."""
+    """Return whether a booking is a session on a worker that is drained or deleted: another takes its seat."""
     worker = seen.workers.get(booking.status.worker_id or "") if isinstance(booking, LabletSession) else None
-    return worker is not None and worker.metadata.deletion_timestamp is not None
+    return worker is not None and (
+        worker.metadata.deletion_timestamp is not None or worker.status.phase is WorkerPhase.DRAINING
+    )

@@ -93,11 +93,15 @@ def start_is_allowed(seen: ObservedState, commit: Commit, stage: Environment) ->
 
 
 def load_stop_is_remembered(seen: ObservedState, turn: ObservedChange[LabWorkerPool]) -> Sequence[Violation]:
-    """Remember when each planned worker was given up for load: its machine stops some time after that."""
+    """Remember when each planned worker was given up for load: its machine stops soon after that.
+
+    One that is claimed then stays for its claims, and stops when these have ended.
+    """
     before, after = turn.before, turn.after
     if before is not None and after is not None and before.status.open_seats != after.status.open_seats:
         for number in {*(before.status.open_seats or ())} - {*(after.status.open_seats or ())}:
-            seen.given_up[after.metadata.uid, number] = turn.at
+            if not any(_is_due(claim, turn.at) for _, claim in seat_claims(seen, after, number)):
+                seen.given_up[after.metadata.uid, number] = turn.at
             seen.machines_lost.pop((after.metadata.uid, number), None)
     return ()
 
@@ -116,7 +120,8 @@ def promise_is_within_hours(
         if pool is None or (pool.spec.allowed_hours is None and pool.status.pause is None):
             continue
         # A pause that began while this was decided is checked by the commit itself.
-        moments = [claim.start + timedelta(hours=n) for n in range((claim.end - claim.start) // timedelta(hours=1) + 1)]
+        hours = (claim.end - HONEST - claim.start) // timedelta(hours=1)
+        moments = [claim.start + timedelta(hours=n) for n in range(hours + 1)]
         shut = next((one for one in (*moments, claim.end - HONEST) if closed_reason(pool, one)), None)
         if shut is not None and turn.at - shut < timedelta(0):
             found.append(violation(HOURS, f"{name} is closed at {shut:%a %d %H:%M}", after, pool))
@@ -247,12 +252,12 @@ def _starts(seen: ObservedState, commit: Commit, stage: Environment) -> Iterator
 
 
 def _follows_machine(before: LabWorker, after: LabWorker, stage: Environment, at: datetime) -> bool:
-    """Return whether a step only records that a worker's machine runs, which somebody started.
+    """Return whether a worker's own step wants its machine to run: somebody started it, or labs are left on it.
 
-    What a pool wants is written before the worker steps, and the machine is started after that.
+    What a pool wants is written before the worker steps.
     """
     stepped = (before.status.phase, after.status.phase) == (WorkerPhase.STOPPED, WorkerPhase.STARTING)
-    return stepped and _runs(stage, after, at)
+    return stepped and (_runs(stage, after, at) or _has_labs(stage, after))
 
 
 def _remember_losses(seen: ObservedState, commit: Commit) -> None:
@@ -349,7 +354,7 @@ def _stop_cause(seen: ObservedState, pool: LabWorkerPool, worker: LabWorker, at:
     if closed_reason(pool, at) or closed_reason(pool, at - HONEST):
         return "hours"
     given_up = seen.given_up.pop((pool.metadata.uid, _seat_number(worker)), None)
-    return "load" if given_up is not None else "bookings"
+    return "load" if given_up is not None and at - given_up <= GRACE else "bookings"
 
 
 def _booked_claims(one: LabletSession | Reservation) -> Iterator[tuple[str, Claim]]:
