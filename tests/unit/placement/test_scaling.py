@@ -157,6 +157,7 @@ def test_a_closed_pool_has_what_was_promised_whatever_the_load_is(policy: Scalin
     shut = {"closed": closed, "opens_at": NOW + timedelta(hours=1), "waiting": 3, "machines": 1}
     found = decide_size(load(policy, serving=3, promised=2, up_at=ago(1), **shut))
     assert (brief(found), found.action, found.due) == ((2, closed), "scale_down", shut["opens_at"])
+    assert "paused until" not in found.reason, "its hours may begin later than the pause ends"
     assert decide_size(load(policy, serving=2, promised=2, **shut)).action == "none"
 
 
