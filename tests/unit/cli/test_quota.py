@@ -71,6 +71,7 @@ def test_everybodys_together_and_those_of_a_role(root: Shell, api: ApiServer, tm
     [
         (["set", "--sessions", 3], "whose?"),
         (["set", "ada"], "how much?"),
+        (["zoë"], "owner: not a valid name; use letters"),
         (["unset", "ada", "--usd", 1], "takes the whole rule back"),
         (["ada", "--sessions", 3], "lcm quota set OWNER"),
         (["set", "ada", "bob", "--usd", 1], "one owner at a time"),
