@@ -174,6 +174,22 @@ async def test_what_the_price_book_does_not_know_is_billed_at_the_price_of_its_p
     assert (added.usd, added.unpriced_seconds) == (Decimal(5), 0), "a budget counts it as its forecast did"
 
 
+async def test_a_running_machine_is_billed_from_its_next_step_after_its_price_is_known() -> None:
+    stage, made_by = Stage(fleet=fleet(prices=PriceBook())), Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")
+    template = await stage.put(given.template())
+    await stage.put(given.pool())
+    at = await move(stage, await stage.put(worker(phase=P.EC2_READY, owner=made_by)), P.STARTING)
+    pass_time(stage, NOW + 60 * MINUTE)
+    said = msgspec.structs.replace(template.spec, price_per_hour_usd=Decimal(5))
+    await stage[ROOT].replace(msgspec.structs.replace(template, spec=said))
+    await move(stage, at, P.READY_UNLICENSED)
+    pass_time(stage, NOW + 120 * MINUTE)
+    found = await costs(stage)
+    assert spans(found) == [("running", 0, 60), ("running", 60, None)]
+    added = sum_costs("all", found, stage.clock.now())
+    assert (added.usd, added.unpriced_seconds) == (Decimal(5), 3600)
+
+
 async def test_a_clock_that_was_ahead_makes_no_interval_that_ends_before_it_began() -> None:
     stage = Stage()
     at = await move(stage, await stage.put(worker(phase=P.EC2_READY)), P.STARTING)

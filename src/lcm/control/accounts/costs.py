@@ -120,6 +120,12 @@ def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime
     return launched_at if launched_at > known.since else now
 
 
+def needs_price(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: datetime) -> bool:
+    """Return whether an interval begins, or the open one has no price yet."""
+    known = CODEC.decode(entry.value, BillingInterval) if entry else None
+    return bool(interval_ops(entry, worker, prices, now)) or (known is not None and known.usd_hourly is None)
+
+
 async def find_template_usd(store: Store, worker: LabWorker, prices: PriceBook) -> Decimal | None:
     """Read the price in the template of a worker; None if it has none, or the price book knows one."""
     aws, owner = worker.spec.aws, worker.metadata.owner
@@ -186,9 +192,14 @@ def template_hourly(template: WorkerTemplateSpec, prices: PriceBook) -> Decimal 
 def _is_same_interval(
     known: BillingInterval | None, wanted: BillingInterval | None, launched_at: datetime | None
 ) -> bool:
-    """Return whether nothing has changed: neither what is paid for, nor was the machine started again meanwhile."""
+    """Return whether nothing has changed: neither what is paid for, nor was the machine started again meanwhile.
+
+    A price that was not known before is a change.
+    """
     if known is None or wanted is None:
         return known is wanted
+    if known.usd_hourly is None and wanted.usd_hourly is not None:
+        return False
     # The cloud's clock may be ahead of ours by a little.
     again = launched_at is not None and launched_at > known.since + MINIMUM_CHARGE and wanted.state is Billing.RUNNING
     return not again and (known.state, known.instance_id, known.instance_type) == (

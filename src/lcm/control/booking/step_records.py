@@ -116,7 +116,7 @@ async def read_records(
     """Read the records that a step may change."""
     uid = after.metadata.uid
     interval = await store.get(costs.open_key(uid))
-    has_new_price = bool(costs.interval_ops(interval, after, fleet.prices, now))
+    needs_price = costs.needs_price(interval, after, fleet.prices, now)
     return WorkerRecords(
         seat=await store.get(licences.seat_key(uid)),
         interval=interval,
@@ -126,7 +126,7 @@ async def read_records(
         occupants=await guards.read_occupancy(store, after, now, fleet.horizon)
         if guards.disrupts_sessions(before, after, now)
         else None,
-        template_usd=await costs.find_template_usd(store, after, fleet.prices) if has_new_price else None,
+        template_usd=await costs.find_template_usd(store, after, fleet.prices) if needs_price else None,
     )
 
 
