@@ -204,7 +204,8 @@ LIMITS: Final[Mapping[str, Limit]] = {
 
 LOAD_AHEAD: Final = timedelta(hours=1)
 """How long a worker that is started for load is expected to run at least, after it is up."""
-_LOAD_LIMITS: Final = ("licences", "price_unknown", "hourly_budget", "monthly_budget", "track_budget")
+LOAD_LIMITS: Final = ("licences", "price_unknown", "hourly_budget", "monthly_budget", "track_budget")
+"""What may leave no room for workers that run for load alone."""
 
 
 class LoadRoom(NamedTuple):
@@ -222,7 +223,7 @@ def count_load_room(seats: Seats, rules: PromiseRules) -> LoadRoom:
 
     def find_violated(load: int) -> tuple[str, str] | None:
         asked = replace(rules, load=load)
-        answers = ((name, LIMITS[name](seats, piece, asked)) for name in _LOAD_LIMITS)
+        answers = ((name, LIMITS[name](seats, piece, asked)) for name in LOAD_LIMITS)
         return next(((name, reason) for name, reason in answers if reason is not None), None)
 
     allowed = bisect_left(range(seats.most), x=True, key=lambda load: find_violated(load) is not None)

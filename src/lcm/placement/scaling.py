@@ -250,7 +250,7 @@ def _closed_decision(load: PoolLoad) -> SizeDecision | None:
         return None
     until = f" until {format_moment(load.opens_at)}" if load.opens_at else ""
     what = "the pool is paused" if load.closed == "paused" else "it is outside of the pool's hours"
-    reason = f"{what}{until}: only what was promised has a machine"
+    reason = f"{what}: only what was promised has a machine{until}"
     action: Literal["scale_down", "none"] = "scale_down" if load.current > load.promised else "none"
     return SizeDecision(load.promised, action, load.closed, reason, due=load.opens_at)
 

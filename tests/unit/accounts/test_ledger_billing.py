@@ -19,6 +19,7 @@ from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Invalid
 from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.base.resource import Owner
 from lcm.model.kinds.pool import PoolPacking, describe_packing
 from lcm.model.kinds.worker import LabWorker, RootVolume
 from lcm.model.money.billing import (
@@ -160,6 +161,33 @@ async def test_a_price_that_nobody_knows_is_not_nothing() -> None:
     assert (one.usd_hourly, one.usd(stage.clock.now())) == (None, None)
     added = sum_costs("all", [one], stage.clock.now())
     assert (added.usd, added.seconds, added.unpriced_seconds) == (Decimal(0), 600, 600)
+
+
+async def test_what_the_price_book_does_not_know_is_billed_at_the_price_of_its_pools_template() -> None:
+    stage, made_by = Stage(fleet=fleet(prices=PriceBook())), Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")
+    await stage.put(given.template(price_per_hour_usd=Decimal(5)))
+    await stage.put(given.pool())
+    await move(stage, await stage.put(worker(phase=P.EC2_READY, owner=made_by)), P.STARTING)
+    pass_time(stage, NOW + 60 * MINUTE)
+    (one,) = await costs(stage)
+    added = sum_costs("all", [one], stage.clock.now())
+    assert (added.usd, added.unpriced_seconds) == (Decimal(5), 0), "a budget counts it as its forecast did"
+
+
+async def test_a_running_machine_is_billed_from_its_next_step_after_its_price_is_known() -> None:
+    stage, made_by = Stage(fleet=fleet(prices=PriceBook())), Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")
+    template = await stage.put(given.template())
+    await stage.put(given.pool())
+    at = await move(stage, await stage.put(worker(phase=P.EC2_READY, owner=made_by)), P.STARTING)
+    pass_time(stage, NOW + 60 * MINUTE)
+    said = msgspec.structs.replace(template.spec, price_per_hour_usd=Decimal(5))
+    await stage[ROOT].replace(msgspec.structs.replace(template, spec=said))
+    await move(stage, at, P.READY_UNLICENSED)
+    pass_time(stage, NOW + 120 * MINUTE)
+    found = await costs(stage)
+    assert spans(found) == [("running", 0, 60), ("running", 60, None)]
+    added = sum_costs("all", found, stage.clock.now())
+    assert (added.usd, added.unpriced_seconds) == (Decimal(5), 3600)
 
 
 async def test_a_clock_that_was_ahead_makes_no_interval_that_ends_before_it_began() -> None:

@@ -140,6 +140,20 @@ async def test_what_cannot_be_answered_is_refused(desk: Desk, query: str) -> Non
     assert (await desk.ask("otto", "GET", f"/api/costs/ledger?{query}")).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("query", "remedy"),
+    [
+        ("month=2026-13", "write for example 2026-11"),
+        ("by=planet", "use one of session, class, owner, track, definition, pool, worker, day"),
+        ("limit=0", "write a whole number from 1 to 5000"),
+        ("since=today", "write a moment with its offset, such as 2026-11-02T09:00:00Z"),
+    ],
+)
+async def test_a_wrong_parameter_is_answered_with_what_to_write(desk: Desk, query: str, remedy: str) -> None:
+    told = (await desk.ask("otto", "GET", f"/api/costs/ledger?{query}")).json()
+    assert [one["remedy"] for one in told["faults"]] == [remedy]
+
+
 async def test_stays_are_kept_for_a_year_and_the_bill_for_ever(desk: Desk) -> None:
     for days, left in ((0, 2), (27, 2), (31, 0)):
         clock = HandClock()

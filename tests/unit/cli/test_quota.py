@@ -46,6 +46,16 @@ def test_a_grant_is_shown_used_and_taken_back(api: ApiServer, root: Shell, tmp_p
     assert (line["most"], line["used"], line["left"], line["source"]) == (2, 3, 0, "default")
 
 
+def test_who_has_used_four_fifths_of_a_months_dollars_is_told_when_booking(
+    api: ApiServer, root: Shell, tmp_path: Path
+) -> None:
+    bob, said = shell(api, tmp_path, "bob", columns=100), "of this month's 5 USD are spent or booked"
+    assert not root.lcm("quota", "set", "bob", "--usd", 5).exit_code
+    told = [bob.lcm("book", "basics", "--now", "--for", "1h") for _ in range(3)]
+    assert [one.exit_code for one in told] == [0, 0, 5], "each costs more than two dollars"
+    assert [said in " ".join(one.output.split()) for one in told] == [False, True, False]
+
+
 def test_everybodys_together_and_those_of_a_role(root: Shell, api: ApiServer, tmp_path: Path) -> None:
     assert "track ccna: sessions at once 30" in root.lcm("quota", "set", "--track", "ccna", "--sessions", 30).output
     assert "sessions at once   30" in root.lcm("quota", "--track", "ccna").output
@@ -61,6 +71,7 @@ def test_everybodys_together_and_those_of_a_role(root: Shell, api: ApiServer, tm
     [
         (["set", "--sessions", 3], "whose?"),
         (["set", "ada"], "how much?"),
+        (["zoë"], "owner: not a valid name; use letters"),
         (["unset", "ada", "--usd", 1], "takes the whole rule back"),
         (["ada", "--sessions", 3], "lcm quota set OWNER"),
         (["set", "ada", "bob", "--usd", 1], "one owner at a time"),

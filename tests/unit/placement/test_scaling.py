@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
 from harness import given
 from harness.suite import for_all
 from lcm.model.base.capacity import Amount
-from lcm.model.kinds.pool import ScalingPolicy
+from lcm.model.kinds.pool import CapacityThresholds, ScalingPolicy
 from lcm.placement.limits import LoadRoom
 from lcm.placement.scaling import (
     LOAD_POLICIES,
@@ -141,12 +142,22 @@ def test_one_step_is_taken_per_cooldown_and_the_moments_are_stored_ones() -> Non
     assert brief(decide_size(load(serving=2, up_at=ago(20), down_at=ago(20)))) == (1, "idle")
 
 
+def test_a_cooldown_of_the_longest_time_that_may_be_named_ends_at_a_moment() -> None:
+    limits = CapacityThresholds(scale_up_cooldown_minutes=2**31, scale_down_cooldown_minutes=2**31)
+    waits = decide_size(load(machines=1, waiting=1, up_at=ago(1), thresholds=limits))
+    assert waits.due is not None
+    assert (brief(waits), waits.due.year) == ((1, "cooldown"), 6109)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"scale_up_cooldown_minutes": 2**31 + 1}, CapacityThresholds)
+
+
 @pytest.mark.parametrize("closed", ["hours", "paused"])
 @pytest.mark.parametrize("policy", ScalingPolicy)
 def test_a_closed_pool_has_what_was_promised_whatever_the_load_is(policy: ScalingPolicy, closed: Any) -> None:
     shut = {"closed": closed, "opens_at": NOW + timedelta(hours=1), "waiting": 3, "machines": 1}
     found = decide_size(load(policy, serving=3, promised=2, up_at=ago(1), **shut))
     assert (brief(found), found.action, found.due) == ((2, closed), "scale_down", shut["opens_at"])
+    assert "paused until" not in found.reason, "its hours may begin later than the pause ends"
     assert decide_size(load(policy, serving=2, promised=2, **shut)).action == "none"
 
 

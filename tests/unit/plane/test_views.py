@@ -3,18 +3,20 @@
 import pytest
 
 from harness import given
-from harness.plane_world import ADA, BOB, OTTO, ROOT, Stage, service
+from harness.plane_world import ADA, BOB, NOW, OTTO, ROOT, Stage, service
 from lcm.control.objects import views
 from lcm.control.objects.views import ObjectViews
 from lcm.control.plane.protocol import Ref
+from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Forbidden
 from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.pool import LabWorkerPool, PoolPause
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Delete, Entry
 from lcm.store.memory import MemoryStore
 
-W1, S1 = Ref(LabWorker, "w1"), Ref(LabletSession, "s1")
+W1, S1, POOL = Ref(LabWorker, "w1"), Ref(LabletSession, "s1"), Ref(LabWorkerPool, "ccna")
 
 
 @pytest.fixture(name="stage")
@@ -90,3 +92,14 @@ def test_only_so_much_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     large = Ref(LabWorker, "large")
     kept.keep(large, ROOT, Entry(large.key, bytes(8_193), {}, 1, 1), shown)
     assert kept.find(large, ROOT) is None
+
+
+async def test_a_viewer_is_not_told_who_paused_a_pool_and_why(stage: Stage) -> None:
+    await stage.put(given.pool(pause=PoolPause(since=NOW, by="ada", reason="Bob is ill")))
+    viewer = Caller(name="vera", role=Role.VIEWER)
+    for caller, told in ((OTTO, ("ada", "Bob is ill")), (viewer, ("somebody", ""))):
+        pool, explained = await stage[caller].get(POOL), await stage[caller].explain_pool(POOL)
+        assert pool is not None
+        for pause in (pool.status.pause, explained.pause):
+            assert pause is not None
+            assert (pause.by, pause.reason) == told

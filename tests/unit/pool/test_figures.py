@@ -3,10 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness import given
 from lcm.controllers.pool.demand import plan
+from lcm.controllers.pool.effects import AppliedPlan
 from lcm.controllers.pool.index import PoolClaims, SeatClaim
 from lcm.controllers.pool.phases import describe_conditions, next_phase, retry_at
 from lcm.controllers.pool.report import (
@@ -15,6 +17,7 @@ from lcm.controllers.pool.report import (
     find_alerts,
     find_boots,
     measure_boots,
+    stops_for_load,
     summarize_capacity,
 )
 from lcm.controllers.pool.view import PoolView
@@ -22,6 +25,7 @@ from lcm.model.base.resource import Condition, PhaseChange, Truth
 from lcm.model.kinds.pool import PoolCondition, PoolPhase, ScalingDecision
 from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
 from lcm.placement.claims import Terms
+from lcm.placement.limits import LOAD_LIMITS
 from lcm.placement.request import HeldClaim
 from lcm.placement.scaling import PoolLoad
 
@@ -194,3 +198,13 @@ def test_a_pool_at_its_maximum_while_people_wait_raises_an_alert() -> None:
     for facts, raised in (({"waiting": 1}, True), ({}, False), ({"waiting": 1, "closed": "paused"}, False)):
         load = PoolLoad(it.pool.spec.policy, NOW, most=3, current=3, **facts)
         assert [one.alert for one in find_alerts(it, "", load)] == ["PoolAtMaximum"] * raised
+
+
+@pytest.mark.parametrize("why", ["idle", *LOAD_LIMITS])
+def test_a_cooldown_begins_when_a_worker_stops_that_load_has_given_up_for_whatever_limit(why: str) -> None:
+    done = AppliedPlan(removed=[serving("w1")])
+    given_up = ScalingDecision(
+        at=NOW, action="scale_down", reason="it yields", workers_before=2, workers_after=1, why=why
+    )
+    assert stops_for_load([given_up], done)
+    assert not stops_for_load([msgspec.structs.replace(given_up, why="hours")], done)

@@ -456,10 +456,15 @@ LAUNCHED = "launched ccna-2 for planned worker 2: "
         pytest.param(
             HYBRID | {"allowed_hours": NIGHT, "up": 0},
             lambda _: minutes(1),
-            f"{STAYS}(hours): it is outside of the pool's hours until 2026-01-01 06:00Z: only what was promised",
+            f"{STAYS}(hours): it is outside of the pool's hours: only what was promised has a machine until 2026",
             id="outside of its hours",
         ),
-        pytest.param({}, pause, f"{STAYS}(paused): the pool is paused until 2026-01-01 08:", id="paused"),
+        pytest.param(
+            {},
+            pause,
+            f"{STAYS}(paused): the pool is paused: only what was promised has a machine until 2026-01-01 08:",
+            id="paused",
+        ),
     ],
 )
 def test_true_answers_to_why_it_did_or_did_not_scale(

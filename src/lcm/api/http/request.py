@@ -7,7 +7,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -40,6 +40,7 @@ from lcm.model.base.moments import check_moments
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.validate import parameter_remedy
 from lcm.settings.load import ShownSetting
 from lcm.store.base import Fence
 from lcm.store.codec import decode_known
@@ -460,7 +461,8 @@ def _convert_query(values: Mapping[str, str], shape: type[Q]) -> Q:
     try:
         return check_moments(msgspec.convert(values, shape, strict=False))
     except msgspec.ValidationError as error:
-        raise Invalid(to_fault(error, "body")) from error
+        fault = to_fault(error, "query")
+        raise Invalid(replace(fault, remedy=parameter_remedy(shape, fault.path))) from error
 
 
 def _decode_json(body: bytes | msgspec.Raw) -> object:

@@ -2,6 +2,7 @@
 
 from calendar import day_name
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Final, Literal, cast
@@ -13,6 +14,7 @@ from lcm.cli.booking.outcome import (
     describe_price,
     describe_reservation,
     describe_session,
+    describe_spending,
     format_free_slots,
     watch_until_running,
 )
@@ -345,12 +347,21 @@ class _BookingCommand:
         if self._dry_run:
             await self._print_price(plane, made)
             render.print_message("nothing was booked: --dry-run")
+        else:
+            await self._warn_of_spending(plane, made)
 
     async def _print_price(self, plane: Plane, made: Booking) -> None:
         """Print what a booking would cost, in words only."""
         answer = await self._ask_placement(plane, made) if self._output in {Output.TABLE, Output.WIDE} else None
         if answer is not None and (price := describe_price(answer)):
             render.print_text(f"it would cost {price}")
+
+    async def _warn_of_spending(self, plane: Plane, made: Booking) -> None:
+        """Tell whoever books if most of their month's dollars are used. A missing answer is no reason to fail."""
+        with suppress(Refused, Later):
+            told = describe_spending(await plane.quotas(namespace=made.metadata.namespace, track=made.spec.lab_track))
+            if told:
+                render.print_message(told)
 
     async def _ask_placement(self, plane: Plane, made: Booking) -> Explanation | None:
         """Ask where the booking goes. A missing answer is no reason to report the booking as failed."""

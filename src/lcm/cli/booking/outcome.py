@@ -16,8 +16,11 @@ from lcm.model.base.clock import Clock
 from lcm.model.kinds.placement import Explanation
 from lcm.model.kinds.reservation import Reservation, occurrences
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, Waiting
+from lcm.model.money.quotas import QuotaPage
 
 _CENT: Final = Decimal("0.01")
+_NEARLY: Final = 0.8
+"""The share of a month's dollars at which their owner is warned."""
 
 
 def describe_session(
@@ -92,6 +95,18 @@ def describe_price(found: Explanation) -> str:
         return f"{total}: its share of a worker, with start-up and clean-up"
     each = (found.usd / found.sessions).quantize(_CENT)
     return f"{total} for {found.sessions} sessions, {each} USD each: their shares of workers"
+
+
+def describe_spending(quotas: QuotaPage) -> str:
+    """Return how much of a month's dollars an owner has used, in words; "" while that is less than four fifths."""
+    lines = [line for view in quotas.items if view.owner is not None for line in view.lines]
+    found = next((one for one in lines if one.limit == "usd_per_month" and one.most), None)
+    if found is None or not found.most or found.used < _NEARLY * found.most:
+        return ""
+    return (
+        f"{found.used:.2f} of this month's {found.most:.0f} USD are spent or booked: what would cost more is refused; "
+        "`lcm quota` shows more"
+    )
 
 
 def format_free_slots(slots: Sequence[tuple[datetime, datetime]], now: datetime, zone: Zone) -> Iterator[str]:

@@ -47,7 +47,7 @@ def interval_ops(
 ) -> Sequence[Op]:
     """Return the operations that bring a worker's open interval up to date; `entry` is the one that was read.
 
-    `template_usd` is the price of a spot machine that the price book does not know.
+    `template_usd` is the price of a machine that the price book does not know.
     """
     known = CODEC.decode(entry.value, BillingInterval) if entry else None
     since = _state_since(worker, known, now)
@@ -120,11 +120,18 @@ def _state_since(worker: LabWorker, known: BillingInterval | None, now: datetime
     return launched_at if launched_at > known.since else now
 
 
+def needs_price(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: datetime) -> bool:
+    """Return whether an interval begins, or the open one has no price yet."""
+    known = CODEC.decode(entry.value, BillingInterval) if entry else None
+    return bool(interval_ops(entry, worker, prices, now)) or (known is not None and known.usd_hourly is None)
+
+
 async def find_template_usd(store: Store, worker: LabWorker, prices: PriceBook) -> Decimal | None:
-    """Read the price in the template of a spot worker; None if it has none, or the price book knows one."""
+    """Read the price in the template of a worker; None if it has none, or the price book knows one."""
     aws, owner = worker.spec.aws, worker.metadata.owner
     kind = worker.status.ec2.instance_type or aws.instance_type
-    if aws.market != "spot" or owner is None or prices.spot_hourly(aws.region, kind) is not None:
+    hourly = prices.spot_hourly if aws.market == "spot" else prices.hourly
+    if owner is None or hourly(aws.region, kind) is not None:
         return None
     namespace = worker.metadata.namespace
     pool = await find_record(store, Ref(LabWorkerPool, owner.name, namespace))
@@ -148,8 +155,9 @@ def _new_interval(
     if state is None:
         return None
     disk, on_demand = prices.disk_hourly(aws.root_volume, aws.region), prices.hourly(aws.region, kind)
-    spot, lent = aws.market == "spot", prices.spot_hourly(aws.region, kind)
-    paid = (template_usd if lent is None else lent) if spot else on_demand
+    spot = aws.market == "spot"
+    known = prices.spot_hourly(aws.region, kind) if spot else on_demand
+    paid = template_usd if known is None else known
     return BillingInterval(
         worker_id=worker.metadata.uid,
         worker_name=worker.metadata.name,
@@ -167,10 +175,10 @@ def _new_interval(
 
 
 def _with_disk(machine: Decimal | None, disk: Decimal | None, state: Billing) -> Decimal | None:
-    """Return the hourly price of a machine with its disk, or of the disk alone; None means unknown."""
-    if state is Billing.STOPPED or disk is None:
+    """Return the hourly price of a machine with its disk if that is known, or of the disk alone; None means unknown."""
+    if state is Billing.STOPPED:
         return disk
-    return None if machine is None else machine + disk
+    return None if machine is None else machine + (disk or 0)
 
 
 def template_hourly(template: WorkerTemplateSpec, prices: PriceBook) -> Decimal | None:
@@ -184,9 +192,14 @@ def template_hourly(template: WorkerTemplateSpec, prices: PriceBook) -> Decimal 
 def _is_same_interval(
     known: BillingInterval | None, wanted: BillingInterval | None, launched_at: datetime | None
 ) -> bool:
-    """Return whether nothing has changed: neither what is paid for, nor was the machine started again meanwhile."""
+    """Return whether nothing has changed: neither what is paid for, nor was the machine started again meanwhile.
+
+    A price that was not known before is a change.
+    """
     if known is None or wanted is None:
         return known is wanted
+    if known.usd_hourly is None and wanted.usd_hourly is not None:
+        return False
     # The cloud's clock may be ahead of ours by a little.
     again = launched_at is not None and launched_at > known.since + MINIMUM_CHARGE and wanted.state is Billing.RUNNING
     return not again and (known.state, known.instance_id, known.instance_type) == (

@@ -28,6 +28,7 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.money.billing import MICROS_PER_USD, to_usd
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.placement.limits import forecast_cost, forecast_track_cost, months_between
 from lcm.placement.places import PoolSnapshot
@@ -126,7 +127,7 @@ def _line_of(use: BudgetUse) -> BudgetLine:
         name=name,
         limit_usd=use.limit_usd,
         spent_usd=use.spent_usd,
-        month_usd=use.month_usd,
+        month_usd=to_usd(round(use.month_usd * MICROS_PER_USD)),
         warn_usd=use.limit_usd * NEARLY,
     )
 

@@ -52,11 +52,12 @@ def price_session(calendar: Calendar, session: LabletSession, now: datetime) -> 
     """Yield the claim of a session; one that waits for its worker is priced as if it began now."""
     claim, seat = get_claim(session), session.status.seat
     worker = calendar.worker(session.status.worker_id or "")
+    row = calendar.pool(Ref(LabWorkerPool, seat.pool, session.metadata.namespace)) if seat else None
     if claim is not None and worker is not None:
+        said = row.template.spec.price_per_hour_usd if row else None
         share = share_of(claim.need, worker.status.capacity)
-        yield PricedClaim(claim.start, claim.end, share, calendar.hourly_cost_of(worker.spec.aws))
+        yield PricedClaim(claim.start, claim.end, share, calendar.hourly_cost_of(worker.spec.aws, said))
     elif claim is not None and seat is not None:
-        row = calendar.pool(Ref(LabWorkerPool, seat.pool, session.metadata.namespace))
         yield price_claim(calendar, row, claim)
     elif claim is None:
         definition = calendar.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))

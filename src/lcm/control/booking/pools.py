@@ -13,6 +13,7 @@ from lcm.control.booking.seat_moves import require_seats
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.control.telemetry.reports import newest_telemetry
+from lcm.model.access.learner import show_to
 from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.placement import PoolExplanation, PoolHeadroom
 from lcm.model.kinds.pool import LabWorkerPool, PoolPhase, ScalingDecision, WorkerTemplate
@@ -75,7 +76,7 @@ async def explain_pool(writer: Writer, ref: Ref[LabWorkerPool]) -> PoolExplanati
         workers=status.summary.ready_workers + status.summary.booting_workers,
         min_workers=spec.min_workers,
         max_workers=spec.max_workers,
-        pause=status.pause,
+        pause=show_to(writer.caller, pool).status.pause,
         decisions=status.decisions[::-1],
     )
 

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from lcm.control.booking.guards import owner_guard_key, read_guards
 from lcm.control.booking.promise import Promises
 from lcm.control.booking.quota import MEASURES, UNITS, BookingQuota, Bound, Wish, shared_bounds
 from lcm.control.booking.usage import Scope, UseBook, UsedPiece
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.bodies import QuotaQuery
-from lcm.model.access.identity import SEES_ALL, Caller, Role
-from lcm.model.base.errors import Forbidden, Refused
+from lcm.model.access.identity import SEES_ALL, Caller, Role, Subject
+from lcm.model.base.errors import Fault, Forbidden, Invalid, Refused
 from lcm.model.kinds.settings import QuotaRule
 from lcm.model.money.quotas import LIMITS, QuotaLine, QuotaPage, QuotaView
 from lcm.placement.timeline import END, micros, moment_of
@@ -31,7 +33,8 @@ _Named = tuple[str | None, str | None]
 async def list_quotas(writer: Writer, promises: Promises, asked: QuotaQuery) -> QuotaPage:
     """Return the caller's quotas, or, for staff, those of an owner, of a namespace or a track, or of all there are.
 
-    Raises Forbidden where somebody but staff asks for others, Refused where there are no quotas.
+    Raises Forbidden where somebody but staff asks for others, Refused where there are no quotas, Invalid for an owner
+    whom nobody could be.
     """
     caller, quota, scope = writer.caller, promises.quota, (asked.namespace or None, asked.track)
     is_staff = caller.role in SEES_ALL
@@ -39,6 +42,8 @@ async def list_quotas(writer: Writer, promises: Promises, asked: QuotaQuery) -> 
         raise Forbidden(f"a caller of role {caller.role} may not read the quotas of others")
     if quota is None:
         raise Refused("this control plane has no quotas: it was started without limits")
+    if asked.owner:
+        _check_owner(asked.owner)
     await quota.usage.ready()
     about, now = asked.owner or caller.name, writer.clock.now()
     guards = await read_guards(writer.store, owner_guard_key(about))
@@ -48,6 +53,14 @@ async def list_quotas(writer: Writer, promises: Promises, asked: QuotaQuery) -> 
     if is_staff and not asked.owner and scope != (None, None):
         return QuotaPage(items=(await _scope_view(quota, scope, now),))
     return QuotaPage(items=tuple(await _owner_views(quota, _caller_of(caller, about, asked.role), scope, now)))
+
+
+def _check_owner(owner: str) -> None:
+    try:
+        msgspec.convert(owner, Subject)
+    except msgspec.ValidationError as error:
+        remedy = "use letters, digits and . _ @ + -, at most 128"
+        raise Invalid(Fault("owner", "not a valid name", remedy)) from error
 
 
 def _caller_of(caller: Caller, owner: str, role: Role | None) -> Caller:

@@ -115,16 +115,18 @@ async def read_records(
 ) -> WorkerRecords:
     """Read the records that a step may change."""
     uid = after.metadata.uid
+    interval = await store.get(costs.open_key(uid))
+    needs_price = costs.needs_price(interval, after, fleet.prices, now)
     return WorkerRecords(
         seat=await store.get(licences.seat_key(uid)),
-        interval=await store.get(costs.open_key(uid)),
+        interval=interval,
         token=await licences.read_token_seats(store, after, fleet.seats)
         if licences.starts_registration(before, after)
         else None,
         occupants=await guards.read_occupancy(store, after, now, fleet.horizon)
         if guards.disrupts_sessions(before, after, now)
         else None,
-        template_usd=await costs.find_template_usd(store, after, fleet.prices),
+        template_usd=await costs.find_template_usd(store, after, fleet.prices) if needs_price else None,
     )
 
 

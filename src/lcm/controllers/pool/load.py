@@ -25,7 +25,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms, need_of, request_for, usual_boot
 from lcm.placement.hours import open_times_of
-from lcm.placement.limits import LoadRoom
+from lcm.placement.limits import LOAD_LIMITS, LoadRoom
 from lcm.placement.places import (
     COMING_PHASES,
     PoolSnapshot,
@@ -43,18 +43,7 @@ REFUSED: Final = "Refused"
 """The reason of the condition Ready when a worker could not be made."""
 
 
-_HINDRANCES: Final = frozenset(
-    {
-        "maximum",
-        "hourly_budget",
-        "monthly_budget",
-        "track_budget",
-        "price_unknown",
-        "licences",
-        "launch_failed",
-        "no_template",
-    }
-)
+_HINDRANCES: Final = frozenset({"maximum", "launch_failed", "no_template", *LOAD_LIMITS})
 """Why a pool starts no worker for those who wait, however long they do."""
 
 

@@ -29,6 +29,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.placement.candidate import format_moment
+from lcm.placement.limits import LOAD_LIMITS
 from lcm.placement.places import COMING_PHASES, is_accepting, is_wanted
 from lcm.placement.scaling import LOAD_REASONS, PoolLoad, SizeDecision, summarize_load
 
@@ -62,7 +63,7 @@ def add_decisions(view: PoolView, plan: PoolPlan, done: AppliedPlan, size: SizeD
     return with_decision(decisions, replace(none, why=why, reason=reason, considered=size.considered))
 
 
-_LOAD_STOPS: Final = frozenset({"idle", "licences", "price_unknown", "hourly_budget", "monthly_budget"})
+_LOAD_STOPS: Final = frozenset({"idle", *LOAD_LIMITS})
 """The words of decisions by which load gives up workers."""
 
 

@@ -91,6 +91,10 @@ class WorkerTemplate(Part):
     status: Status = Status()
 
 
+Cooldown = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+"""Minutes; a moment that is so far ahead can still be counted."""
+
+
 class CapacityThresholds(Part):
     """Fractions and counts at which a pool grows or shrinks."""
 
@@ -100,8 +104,8 @@ class CapacityThresholds(Part):
     memory_scale_down: Fraction = 0.40
     max_labs_per_worker: Positive = 15
     min_labs_per_worker: Count = 3
-    scale_up_cooldown_minutes: Count = 10
-    scale_down_cooldown_minutes: Count = 20
+    scale_up_cooldown_minutes: Cooldown = 10
+    scale_down_cooldown_minutes: Cooldown = 20
 
 
 Hour = Annotated[int, msgspec.Meta(ge=0, le=24)]

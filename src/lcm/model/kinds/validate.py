@@ -207,13 +207,24 @@ def _check_value(value: object, hint: Any, path: str, faults: _Faults) -> None: 
 
 
 def _plain_type(hint: Any) -> Any:  # noqa: ANN401 - likewise
-    """Return a type hint without annotations and None, if a single type is left."""
+    """Return a type hint without annotations, None and UNSET, if a single type is left."""
     if get_origin(hint) is Annotated:
         return _plain_type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        rest = [one for one in get_args(hint) if one is not NoneType]
+        rest = [one for one in get_args(hint) if one not in (NoneType, msgspec.UnsetType)]
         return _plain_type(rest[0]) if len(rest) == 1 else hint
     return hint
+
+
+def parameter_remedy(shape: type[msgspec.Struct], name: str) -> str:
+    """Return what to write for a parameter of a query; "" if there is no such parameter, or any text will do."""
+    field = _fields(shape).get(name)
+    if field is None:
+        return ""
+    inner, examples = _plain_type(field.type), [one for meta in _metas(field.type) for one in meta.examples or ()]
+    if inner is not str:
+        return _remedy_for(inner) + (_range_of(field.type) if inner in (int, float) else "")
+    return f"write for example {examples[0]}" if examples else ""
 
 
 def _remedy_for(hint: Any) -> str:  # noqa: ANN401 - likewise
