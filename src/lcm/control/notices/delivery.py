@@ -120,6 +120,8 @@ class _NoticeTerm:
         self._pause_seconds = pause_seconds
         self._unseen: dict[str, None] = {}
         self._due: dict[_Address, _DueNotice] = {}
+        self._waiting: dict[str, list[str]] = {}
+        """For whom something is due, by booking."""
         self._later: dict[str, datetime] = {}
         self._news = asyncio.Event()
 
@@ -176,7 +178,8 @@ class _NoticeTerm:
         bookings = read_bookings(resource, self._cache.get) if isinstance(resource, _KINDS) else {}
         remembered = list[ToldBooking]()
         self._later.pop(key, None)
-        for recipient in dict.fromkeys((*bookings, *self._records.recipients(key))):
+        waiting = self._waiting.pop(key, ())
+        for recipient in dict.fromkeys((*bookings, *self._records.recipients(key), *waiting)):
             remembered += self._decide(_Address(key, recipient), bookings.get(recipient))
         if remembered:
             await self._records.save(remembered)
@@ -196,6 +199,7 @@ class _NoticeTerm:
             case Tell():
                 since = waiting.since if waiting else now
                 self._due[address] = _DueNotice(Notice(decision, booking, self._sequence_of(booking)), since)
+                self._waiting.setdefault(address.key, []).append(address.recipient)
             case Remember(after):
                 yield after
             case Rest(until) if until is not None:
