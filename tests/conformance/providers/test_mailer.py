@@ -22,7 +22,7 @@ from lcm.model.access.mail_address import find_mail_address, to_header_text
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.providers.mail.smtp import SmtpMailer, SmtpServer
-from lcm.providers.protocols.mail import Mail, Mailer, build_message
+from lcm.providers.protocols.mail import Mail, Mailer, RecipientBusy, build_message
 from lcm.sim.cloud.mailbox import SimulatedMailbox
 from lcm.system.clock import SystemClock
 
@@ -155,7 +155,7 @@ async def test_smtp_sends_with_starttls_and_a_password(authority: Authority, ca:
     ("verb", "answer", "error"),
     [
         ("RCPT", "550 no such user", Refused),
-        ("RCPT", "451 greylisted", Throttled),
+        ("RCPT", "451 greylisted", RecipientBusy),
         ("MAIL", "550 not you", Stuck),
         ("DATA", "554 spam", Refused),
         ("DATA", "452 full", Throttled),

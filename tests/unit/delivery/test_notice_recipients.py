@@ -10,8 +10,9 @@ from harness.notices import (
     booking,
     school_class,
 )
+from lcm.control.telemetry.alerts import list_alerts
 from lcm.model.base.errors import Unreachable
-from lcm.providers.protocols.mail import Mail
+from lcm.providers.protocols.mail import Mail, RecipientBusy
 
 
 def down(_mail: Mail) -> Unreachable:
@@ -46,3 +47,34 @@ async def test_a_booking_that_is_removed_before_mail_could_be_sent_is_not_told()
         world.mailbox.trouble = lambda _: None
         await asyncio.sleep(600)
     assert world.kinds() == []
+
+
+@virtual
+async def test_a_mailbox_that_is_full_delays_nobody_elses_mail_and_raises_no_alert() -> None:
+    world = NoticeWorld()
+    world.mailbox.trouble = lambda mail: RecipientBusy("mailbox full") if mail.recipient == ADA else None
+    async with world.process():
+        await asyncio.sleep(2)
+        await world.put(booking("s1"))
+        await asyncio.sleep(60)
+        await world.put(booking("s2", owner=BOB))
+        await asyncio.sleep(5)
+        assert world.kinds(BOB) == ["Booked"]
+        await asyncio.sleep(3600)
+        assert world.mailbox.asked < 20, "it is not tried all the time"
+        assert await list_alerts(world.store) == []
+        world.mailbox.trouble = lambda _: None
+        await asyncio.sleep(600)
+    assert world.kinds(ADA) == ["Booked"]
+
+
+@virtual
+async def test_when_no_mailbox_at_all_takes_mail_an_alert_says_so() -> None:
+    world = NoticeWorld()
+    world.mailbox.trouble = lambda _: RecipientBusy("try again later")
+    async with world.process():
+        await asyncio.sleep(2)
+        await world.put(*(booking(f"s{number}", owner=f"p{number}@example.org") for number in range(30)))
+        await asyncio.sleep(3600)
+        assert [one.alert for one in await list_alerts(world.store)] == ["MailNotSent"]
+        assert world.mailbox.asked < 400, "it backs off"

@@ -14,7 +14,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.model.base.resource import shorten_text, to_one_line
-from lcm.providers.protocols.mail import Mail, build_message
+from lcm.providers.protocols.mail import Mail, RecipientBusy, build_message
 from lcm.providers.protocols.permit import check_permit
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -88,7 +88,7 @@ class SmtpMailer:
             return Stuck(NOT_TRUSTED, text)
         if isinstance(error, aiosmtplib.SMTPRecipientsRefused):
             codes = [one.code for one in error.recipients]
-            return Refused(text) if all(code in _PERMANENT for code in codes) else Throttled(text)
+            return Refused(text) if all(code in _PERMANENT for code in codes) else RecipientBusy(text)
         if isinstance(error, aiosmtplib.SMTPResponseException):
             if error.code not in _PERMANENT:
                 return Throttled(text)
