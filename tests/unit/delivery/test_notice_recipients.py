@@ -10,6 +10,7 @@ from harness.notices import (
     booking,
     school_class,
 )
+from lcm.control.notices.delivery import MAILS_PER_DAY
 from lcm.control.telemetry.alerts import list_alerts
 from lcm.model.base.errors import Unreachable
 from lcm.providers.protocols.mail import Mail, RecipientBusy
@@ -78,3 +79,22 @@ async def test_when_no_mailbox_at_all_takes_mail_an_alert_says_so() -> None:
         await asyncio.sleep(3600)
         assert [one.alert for one in await list_alerts(world.store)] == ["MailNotSent"]
         assert world.mailbox.asked < 400, "it backs off"
+
+
+@virtual
+async def test_capitals_in_an_address_are_no_other_person() -> None:
+    world = NoticeWorld()
+    async with world.process():
+        await asyncio.sleep(2)
+        await world.put(school_class("Ada@example.org"))
+        await asyncio.sleep(5)
+        await world.put(school_class(ADA))
+        await asyncio.sleep(5)
+        assert world.kinds() == ["Booked"]
+        spelt = ["ada@example.org", "Ada@example.org", "ADA@example.org"]
+        await world.put(
+            *(booking(f"s{number}", owner=spelt[number % 3]) for number in range(MAILS_PER_DAY)),
+        )
+        await asyncio.sleep(3600)
+    to_ada = [one for one in world.mailbox.received if one.mail.recipient.lower() == ADA]
+    assert len(to_ada) == MAILS_PER_DAY

@@ -12,7 +12,7 @@ from typing import Final
 
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref
-from lcm.model.access.mail_address import find_mail_address
+from lcm.model.access.mail_address import normalize_address
 from lcm.model.base.resource import Metadata, Truth, find_condition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
@@ -111,13 +111,13 @@ def slot_of(session: LabletSession) -> Slot | None:
 
 
 def _session_views(session: LabletSession, find: Find) -> Iterator[Booking]:
-    learner, owner = find_mail_address(session.spec.student_email), find_mail_address(session.spec.owner)
-    user = learner or (owner if session.spec.student_email is None else None)
+    learner, owner = normalize_address(session.spec.student_email), normalize_address(session.spec.owner)
+    user = learner or (owner if session.spec.student_email is None else "")
     whole, belongs = class_of(session, find), session.metadata.owner is not None
     view = _session_view(session, whole, find)
-    if user is not None:
+    if user:
         yield replace(view, recipient=user, announces=view.announces and not belongs)
-    if owner is not None and owner != user:
+    if owner and owner != user:
         yield replace(view, recipient=owner, announces=False, run="", cancelled="")
 
 
@@ -183,16 +183,16 @@ def _class_views(whole: Reservation, find: Find) -> Iterator[Booking]:
     phase, spec = whole.status.phase, whole.spec
     if phase is ReservationPhase.PENDING:
         return
-    owner = find_mail_address(spec.owner)
-    learners = [find_mail_address(one) for one in spec.student_emails]
+    owner = normalize_address(spec.owner)
+    learners = [normalize_address(one) for one in spec.student_emails]
     base = _class_view(whole, find)
-    slots: dict[str, dict[int, Slot]] = {one: {} for one in (*learners, owner) if one is not None}
+    slots: dict[str, dict[int, Slot]] = {one: {} for one in (*learners, owner) if one}
     for held in whole.status.held:
         slot = _held_slot(whole, held, find)
         occurrence, place = occurrence_of(spec, held) - 1, place_of(spec, held)
-        learner = learners[place - 1] if 1 <= place <= len(learners) else None
-        for person in {owner, learner} - {None}:
-            if slot is not None and person is not None:
+        learner = learners[place - 1] if 1 <= place <= len(learners) else ""
+        for person in {owner, learner} - {""}:
+            if slot is not None:
                 slots[person].setdefault(occurrence, slot)
     for person, own in slots.items():
         people = tuple(one for one in learners if one) if person == owner else ()
