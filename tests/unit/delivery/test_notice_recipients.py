@@ -1,18 +1,26 @@
 """Notices and the people they are for: nobody gets what is not theirs, and nobody waits for somebody else's mailbox."""
 
 import asyncio
+from typing import Any
+
+from icalendar import Calendar
 
 from harness.event_clients import virtual
 from harness.notices import (
     ADA,
     BOB,
+    TUTOR,
     NoticeWorld,
     booking,
+    ended,
+    running,
     school_class,
+    with_sessions,
 )
 from lcm.control.notices.delivery import MAILS_PER_DAY
 from lcm.control.telemetry.alerts import list_alerts
 from lcm.model.base.errors import Unreachable
+from lcm.model.kinds.session import SessionPhase
 from lcm.providers.protocols.mail import Mail, RecipientBusy
 
 
@@ -98,3 +106,22 @@ async def test_capitals_in_an_address_are_no_other_person() -> None:
         await asyncio.sleep(3600)
     to_ada = [one for one in world.mailbox.received if one.mail.recipient.lower() == ADA]
     assert len(to_ada) == MAILS_PER_DAY
+
+
+@virtual
+async def test_one_lab_that_fails_does_not_take_the_class_out_of_its_owners_calendar() -> None:
+    world = NoticeWorld()
+    whole, several = with_sessions(school_class(ADA, BOB, start=0.01))
+    async with world.process():
+        await asyncio.sleep(2)
+        await world.put(whole, *several)
+        await asyncio.sleep(60)
+        await world.put(ended(running(several[0]), SessionPhase.FAILED, reason="its lab does not start"))
+        await asyncio.sleep(60)
+    assert (world.kinds(ADA)[-1], world.kinds(TUTOR)) == ("Could not take place", ["Booked", "Could not take place"])
+    assert methods(world.last(ADA)) == ["CANCEL"]
+    assert methods(world.last(TUTOR)) == []
+
+
+def methods(mail: Mail) -> list[Any]:
+    return [str(Calendar.from_ical(one)["METHOD"]) for one in mail.entries]

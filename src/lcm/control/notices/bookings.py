@@ -82,6 +82,8 @@ class Booking:
     is_over: bool = False
     ended_at: datetime | None = None
     silent: bool = False
+    is_for_another: bool = False
+    """Whether somebody else uses it, so that it stands in their calendar alone."""
     people: tuple[str, ...] = ()
     """The learners of a class, for its owner."""
 
@@ -118,7 +120,7 @@ def _session_views(session: LabletSession, find: Find) -> Iterator[Booking]:
     if user:
         yield replace(view, recipient=user, announces=view.announces and not belongs)
     if owner and owner != user:
-        yield replace(view, recipient=owner, announces=False, run="", cancelled="")
+        yield replace(view, recipient=owner, announces=False, run="", cancelled="", is_for_another=user != "")
 
 
 def _session_view(session: LabletSession, whole: Reservation | None, find: Find) -> Booking:

@@ -82,8 +82,10 @@ def write_mail(notices: Sequence[Notice], style: MailStyle, now: datetime) -> Ma
 
 
 def make_entry(notice: Notice, style: MailStyle) -> Entry | None:
-    """Return the calendar entry of a notice; None for a booking that never had a time."""
+    """Return the calendar entry of a notice; None for a booking that never had a time, or is somebody else's."""
     told, booking = notice.told, notice.booking
+    if booking is not None and booking.is_for_another:
+        return None
     slots: Mapping[int, Slot] = booking.slots if booking else {}
     slots = slots or {one.number: (one.start, one.end) for one in told.slots}
     if not slots:
