@@ -123,5 +123,24 @@ async def test_one_lab_that_fails_does_not_take_the_class_out_of_its_owners_cale
     assert methods(world.last(TUTOR)) == []
 
 
+@virtual
+async def test_a_mail_with_other_times_is_another_mail_to_every_mail_server() -> None:
+    world = NoticeWorld()
+    async with world.process("first"):
+        await asyncio.sleep(2)
+        await world.put(booking())
+        await asyncio.sleep(5)
+    world.mailbox.lost_answer = down
+    await world.put(booking(start=25))
+    async with world.process("second"):
+        await asyncio.sleep(0.5)
+    world.mailbox.lost_answer = lambda _: None
+    await world.put(booking(start=26))
+    async with world.process("third"):
+        await asyncio.sleep(600)
+    assert world.kinds() == ["Booked", "Changed", "Changed"]
+    assert len({one.id for one in world.mailbox.of(ADA)}) == len(world.kinds())
+
+
 def methods(mail: Mail) -> list[Any]:
     return [str(Calendar.from_ical(one)["METHOD"]) for one in mail.entries]

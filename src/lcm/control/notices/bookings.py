@@ -120,7 +120,7 @@ def _session_views(session: LabletSession, find: Find) -> Iterator[Booking]:
     if user:
         yield replace(view, recipient=user, announces=view.announces and not belongs)
     if owner and owner != user:
-        yield replace(view, recipient=owner, announces=False, run="", cancelled="", is_for_another=user != "")
+        yield replace(view, recipient=owner, announces=False, run="", cancelled="", is_for_another=True)
 
 
 def _session_view(session: LabletSession, whole: Reservation | None, find: Find) -> Booking:

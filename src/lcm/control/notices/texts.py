@@ -52,7 +52,8 @@ class Notice:
         """The same for the same notice, whoever sends it and how often."""
         told = self.told
         risk = (told.risk, told.risk_at.date() if told.risk_at else "")
-        parts = (told.uid, told.recipient, self.decision.kind, told.run, told.sequence, told.warned_for, *risk)
+        slots = tuple((one.number, one.start, one.end) for one in told.slots)
+        parts = (told.uid, told.recipient, self.decision.kind, told.run, told.sequence, told.warned_for, slots, *risk)
         return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
