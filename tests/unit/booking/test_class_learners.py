@@ -1,0 +1,63 @@
+"""Who has which seat of a class: nobody loses one by a change that is about something else."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import given
+from harness.booking_world import Office, from_monday
+from lcm.control.objects.records import change_ops, find_record
+from lcm.control.plane.booking_actions import Move, SetLearners
+from lcm.control.plane.protocol import Extend, Ref
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession, SessionPhase
+
+CLASS = Ref(Reservation, "class")
+AHEAD = given.moment("09:00", day=1)
+ADA, BEN, CARL = "ada@example.org", "ben@example.org", "carl@example.org"
+
+
+def course(count: int, **fields: object) -> Reservation:
+    end = AHEAD + timedelta(hours=2)
+    made = given.reservation(count=count, timeslot_start=AHEAD, timeslot_end=end, **fields)
+    return msgspec.structs.replace(made, metadata=Metadata(name="class"))
+
+
+async def change_session(office: Office, name: str, **parts: Any) -> None:
+    """Store a session with other fields of its spec and status."""
+    record = await find_record(office.store, Ref(LabletSession, name))
+    assert record is not None
+    one = record.resource
+    changed = {part: msgspec.structs.replace(getattr(one, part), **fields) for part, fields in parts.items()}
+    await office.store.commit(*change_ops(record, msgspec.structs.replace(one, **changed)))
+    await asyncio.sleep(1)
+
+
+async def begin(office: Office, name: str) -> None:
+    status = {"phase": SessionPhase.INSTANTIATING, "worker_id": "uid-w", "allocated_ports": {}}
+    await change_session(office, name, status=status)
+
+
+async def learners(office: Office) -> dict[str, str | None]:
+    return {one.metadata.name: one.spec.student_email for one in await office.sessions()}
+
+
+@pytest.mark.parametrize("people", [(), (ADA, BEN)])
+@from_monday
+async def test_who_was_named_on_one_session_keeps_it_when_the_class_changes(
+    people: tuple[str, ...],
+) -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.otto.create(course(2, student_emails=people))
+        await office.by(SCHEDULER).fulfil(CLASS, 1, 2)
+        await change_session(office, "class-1", spec={"student_email": CARL})
+        await office.otto.act(CLASS, Move(minutes=60))
+        await office.otto.act(CLASS, Extend(minutes=30))
+        assert (await learners(office))["class-1"] == CARL
+        await office.otto.act(CLASS, SetLearners(student_emails=("dora@example.org", BEN)))
+        assert (await learners(office))["class-1"] == "dora@example.org"
