@@ -10,8 +10,9 @@ import pytest
 from harness import given
 from harness.booking_world import Office, from_monday
 from lcm.control.objects.records import change_ops, find_record
-from lcm.control.plane.booking_actions import Move, SetLearners
+from lcm.control.plane.booking_actions import Move, SetLearners, Swap
 from lcm.control.plane.protocol import Extend, Ref
+from lcm.model.base.errors import Refused
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.reservation import Reservation
@@ -49,9 +50,7 @@ async def learners(office: Office) -> dict[str, str | None]:
 
 @pytest.mark.parametrize("people", [(), (ADA, BEN)])
 @from_monday
-async def test_who_was_named_on_one_session_keeps_it_when_the_class_changes(
-    people: tuple[str, ...],
-) -> None:
+async def test_who_was_named_on_one_session_keeps_it_when_the_class_changes(people: tuple[str, ...]) -> None:
     async with Office().open(max_workers=1) as office:
         await office.otto.create(course(2, student_emails=people))
         await office.by(SCHEDULER).fulfil(CLASS, 1, 2)
@@ -61,3 +60,33 @@ async def test_who_was_named_on_one_session_keeps_it_when_the_class_changes(
         assert (await learners(office))["class-1"] == CARL
         await office.otto.act(CLASS, SetLearners(student_emails=("dora@example.org", BEN)))
         assert (await learners(office))["class-1"] == "dora@example.org"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Swap(learner=ADA, other=BEN),
+        Swap(learner=BEN, other=ADA),
+    ],
+)
+@from_monday
+async def test_who_already_works_in_one_seat_is_not_given_another_in_the_same_slot(action: Any) -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.otto.create(course(2, student_emails=(ADA, BEN)))
+        await office.by(SCHEDULER).fulfil(CLASS, 1, 2)
+        await begin(office, "class-1")
+        with pytest.raises(Refused, match="has begun"):
+            await office.otto.act(CLASS, action)
+        assert await learners(office) == {"class-1": ADA, "class-2": BEN}
+
+
+@pytest.mark.parametrize("action", [Swap(learner=ADA, other=CARL), SetLearners(student_emails=(CARL, BEN))])
+@from_monday
+async def test_learners_of_a_class_that_has_begun_are_not_changed_on_paper_only(action: Any) -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.otto.create(course(2, student_emails=(ADA, BEN)))
+        await office.by(SCHEDULER).fulfil(CLASS, 1, 2)
+        await begin(office, "class-1")
+        await begin(office, "class-2")
+        with pytest.raises(Refused, match="begun"):
+            await office.otto.act(CLASS, action)

@@ -25,6 +25,7 @@ from lcm.model.kinds.reservation import (
     Slot,
     Weekday,
     held_slot,
+    learner_of,
     occurrence_of,
     occurrences,
     place_of,
@@ -145,7 +146,7 @@ def plan_change(booking: Reservation, parts: Sequence[BookingPart], action: Rese
         case SetLearners(student_emails=emails):
             return _plan_learners(booking, parts, emails)
         case Swap():
-            return BookingPlan(parts, _swap_learners(booking, action))
+            return _rename_seats(booking, parts, _swap_learners(booking, action))
 
 
 def plan_session_move(session: LabletSession, action: Move) -> BookingPlan:
@@ -260,9 +261,29 @@ def _plan_learners(booking: Reservation, parts: Sequence[BookingPart], emails: S
         problem = f"{len(emails)} for {booking.spec.count} seats"
         raise Invalid(Fault("student_emails", problem, "name one for each seat, or change the number of seats as well"))
     _refuse_repetitions(emails)
-    return BookingPlan(
-        parts, msgspec.structs.replace(booking.spec, student_emails=_keep_places(booking.spec.student_emails, emails))
-    )
+    named = _keep_places(booking.spec.student_emails, emails)
+    return _rename_seats(booking, parts, msgspec.structs.replace(booking.spec, student_emails=named))
+
+
+def _rename_seats(booking: Reservation, parts: Sequence[BookingPart], spec: ReservationSpec) -> BookingPlan:
+    """Return a class with other learners. Raise Refused if nothing is left, or somebody would have two seats at once.
+
+    Who works in a seat that has begun keeps it.
+    """
+    if all(one.state is not PartState.AHEAD for one in parts):
+        raise Refused(f"{booking.metadata.name}: {_ALL_BEGUN}")
+    begun = {(one.occurrence, _learner_at_work(one)) for one in parts if one.state is PartState.BEGUN}
+    for one in parts:
+        learner = learner_of(spec, one.held) or ""
+        is_given = one.state is PartState.AHEAD and learner != learner_of(booking.spec, one.held)
+        if learner and is_given and (one.occurrence, learner.casefold()) in begun:
+            problem = f"the seat of {learner} in occurrence {one.occurrence} of {booking.metadata.name} has begun"
+            raise Refused(f"{problem}, and nobody gets two at once: give the other seat to somebody else")
+    return BookingPlan(parts, spec)
+
+
+def _learner_at_work(part: BookingPart) -> str:
+    return (part.session.spec.student_email or "").casefold() if part.session is not None else ""
 
 
 def _plan_seats(booking: Reservation, parts: Sequence[BookingPart], seats: int, emails: Sequence[str]) -> BookingPlan:
