@@ -10,9 +10,10 @@ import pytest
 from harness import given
 from harness.booking_world import Office, from_monday
 from lcm.control.objects.records import change_ops, find_record
-from lcm.control.plane.booking_actions import Move, SetLearners, Swap
+from lcm.control.plane.booking_actions import Move, Resize, SetLearners, Swap
 from lcm.control.plane.protocol import Extend, Ref
-from lcm.model.base.errors import Refused
+from lcm.model.access.identity import Caller, Reach, Role
+from lcm.model.base.errors import Forbidden, Refused
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.reservation import Reservation
@@ -90,3 +91,17 @@ async def test_learners_of_a_class_that_has_begun_are_not_changed_on_paper_only(
         await begin(office, "class-2")
         with pytest.raises(Refused, match="begun"):
             await office.otto.act(CLASS, action)
+
+
+@pytest.mark.parametrize("action", [Move(minutes=60), Extend(minutes=30), Resize(seats=3)])
+@from_monday
+async def test_a_token_that_is_limited_to_tracks_takes_no_room_on_others_by_changing_what_is_booked(
+    action: Any,
+) -> None:
+    async with Office().open(max_workers=1) as office:
+        ines = Caller(name="ines", role=Role.INSTRUCTOR)
+        limited = msgspec.structs.replace(ines, reach=Reach(tracks=("devnet",)))
+        await office.cores[0].plane_for(ines).create(course(2))
+        with pytest.raises(Forbidden, match="devnet"):
+            await office.cores[0].plane_for(limited).act(CLASS, action)
+        await office.cores[0].plane_for(ines).act(CLASS, action)

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from lcm.control.admission.admit import require_track
 from lcm.control.booking.change_plans import (
     BookingPart,
     BookingPlan,
@@ -175,6 +176,7 @@ class BookingChanges:
         booking: Booking = record.resource
         if not plan.adds:
             return await self._edit(record, sessions, plan, {})
+        require_track(self._writer.caller, booking.spec.lab_track)
         definition, quota, caller = await self._read_definition(booking), self._promises.quota, self._writer.caller
         counted = await quota.read_guards(caller, [booking]) if quota else ()
         guards, spent = await self._promises.read_guards_and_spending([booking])
