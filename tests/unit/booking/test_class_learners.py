@@ -9,13 +9,15 @@ import pytest
 
 from harness import given
 from harness.booking_world import Office, from_monday
+from lcm.cli.booking.roster import read_roster
 from lcm.control.objects.records import change_ops, find_record
 from lcm.control.plane.booking_actions import Move, Resize, SetLearners, Swap
 from lcm.control.plane.protocol import Extend, Ref
+from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import Caller, Reach, Role
 from lcm.model.base.errors import Forbidden, Refused
 from lcm.model.base.machine import SCHEDULER
-from lcm.model.base.resource import Metadata
+from lcm.model.base.resource import Metadata, PhaseChange
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, SessionPhase
 
@@ -105,3 +107,21 @@ async def test_a_token_that_is_limited_to_tracks_takes_no_room_on_others_by_chan
         with pytest.raises(Forbidden, match="devnet"):
             await office.cores[0].plane_for(limited).act(CLASS, action)
         await office.cores[0].plane_for(ines).act(CLASS, action)
+
+
+@from_monday
+async def test_a_class_shows_what_became_of_its_seats_long_after_they_ended() -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.otto.create(course(2, student_emails=(ADA, BEN)))
+        await office.by(SCHEDULER).fulfil(CLASS, 1, 2)
+        ended = PhaseChange(phase=SessionPhase.COMPLETED, at=office.clock.now(), by="lablet-controller")
+        await change_session(office, "class-1", status={"phase": SessionPhase.COMPLETED, "history": (ended,)})
+        await Housekeeping(office.store, clock=office.clock, linger=timedelta()).tidy()
+        assert [one.metadata.name for one in await office.sessions()] == ["class-2"], "the other is in the archive"
+        found = await office.otto.get(CLASS)
+        assert found is not None
+        rows = await read_roster(office.otto, found)
+        assert [(one.learner, one.state, one.session) for one in rows] == [
+            (ADA, "COMPLETED", "class-1"),
+            (BEN, "PENDING", "class-2"),
+        ]
