@@ -109,6 +109,22 @@ async def test_a_token_that_is_limited_to_tracks_takes_no_room_on_others_by_chan
         await office.cores[0].plane_for(ines).act(CLASS, action)
 
 
+@pytest.mark.parametrize(
+    ("action", "people"),
+    [
+        (Swap(learner="ADA@example.org", other="Ben@example.org"), (BEN, ADA)),
+        (SetLearners(student_emails=("Ben@example.org", CARL)), (CARL, "Ben@example.org")),
+        (Resize(seats=3, student_emails=("ADA@example.org", CARL, "Ben@example.org")), (ADA, BEN, CARL)),
+    ],
+)
+@from_monday
+async def test_capitals_in_an_address_make_nobody_lose_or_gain_a_seat(action: Any, people: tuple[str, ...]) -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.otto.create(course(2, student_emails=(ADA, BEN)))
+        made = await office.otto.act(CLASS, action)
+        assert made.spec.student_emails == people
+
+
 @from_monday
 async def test_a_class_shows_what_became_of_its_seats_long_after_they_ended() -> None:
     async with Office().open(max_workers=1) as office:
