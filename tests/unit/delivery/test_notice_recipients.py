@@ -142,5 +142,22 @@ async def test_a_mail_with_other_times_is_another_mail_to_every_mail_server() ->
     assert len({one.id for one in world.mailbox.of(ADA)}) == len(world.kinds())
 
 
+@virtual
+async def test_a_learner_who_is_swapped_back_is_told_with_an_entry_that_supersedes_the_cancelled_one() -> None:
+    world = NoticeWorld()
+    async with world.process():
+        await asyncio.sleep(2)
+        for person in (ADA, BOB, ADA):
+            await world.put(school_class(person))
+            await asyncio.sleep(5)
+        await world.put(school_class(ADA, start=25))
+        await asyncio.sleep(5)
+        await world.put(school_class(BOB, start=25))
+        await asyncio.sleep(5)
+    assert world.kinds(ADA) == ["Booked", "Cancelled", "Booked", "Changed", "Cancelled"]
+    entries = [Calendar.from_ical(one.entries[0]).events[0] for one in world.mailbox.of(ADA)]
+    assert [one["SEQUENCE"] for one in entries] == [0, 1, 2, 3, 4]
+
+
 def methods(mail: Mail) -> list[Any]:
     return [str(Calendar.from_ical(one)["METHOD"]) for one in mail.entries]
