@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 from icalendar import Calendar
 
 from harness.event_clients import virtual
@@ -22,6 +23,8 @@ from lcm.control.telemetry.alerts import list_alerts
 from lcm.model.base.errors import Unreachable
 from lcm.model.kinds.session import SessionPhase
 from lcm.providers.protocols.mail import Mail, RecipientBusy
+
+CARL = "carl@example.org"
 
 
 def down(_mail: Mail) -> Unreachable:
@@ -157,6 +160,24 @@ async def test_a_learner_who_is_swapped_back_is_told_with_an_entry_that_supersed
     assert world.kinds(ADA) == ["Booked", "Cancelled", "Booked", "Changed", "Cancelled"]
     entries = [Calendar.from_ical(one.entries[0]).events[0] for one in world.mailbox.of(ADA)]
     assert [one["SEQUENCE"] for one in entries] == [0, 1, 2, 3, 4]
+
+
+@virtual
+async def test_a_seat_that_is_given_away_on_its_session_is_told_to_both() -> None:
+    world = NoticeWorld()
+    whole, (first, second) = with_sessions(school_class(ADA, BOB))
+    carls = msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, student_email=CARL))
+    async with world.process():
+        await asyncio.sleep(2)
+        await world.put(whole, first, second)
+        await asyncio.sleep(5)
+        await world.put(carls)
+        await asyncio.sleep(5)
+        await world.put(running(carls))
+        await asyncio.sleep(5)
+    assert world.kinds(ADA) == ["Booked", "Cancelled"]
+    assert world.kinds(CARL) == ["Booked", "Ready"]
+    assert (world.kinds(BOB), world.kinds(TUTOR)) == (["Booked"], ["Booked"])
 
 
 def methods(mail: Mail) -> list[Any]:

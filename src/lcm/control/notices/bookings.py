@@ -23,9 +23,9 @@ from lcm.model.kinds.reservation import (
     ReservationPhase,
     Slot,
     held_slot,
+    learner_of,
     occurrence_of,
     occurrences,
-    place_of,
 )
 from lcm.model.kinds.rules import NOTICES_ANNOTATION, NOTICES_OFF
 from lcm.model.kinds.session import (
@@ -190,12 +190,12 @@ def _class_views(whole: Reservation, find: Find) -> Iterator[Booking]:
     base = _class_view(whole, find)
     slots: dict[str, dict[int, Slot]] = {one: {} for one in (*learners, owner) if one}
     for held in whole.status.held:
-        slot = _held_slot(whole, held, find)
-        occurrence, place = occurrence_of(spec, held) - 1, place_of(spec, held)
-        learner = learners[place - 1] if 1 <= place <= len(learners) else ""
+        session = _find_session(whole, held, find)
+        slot, occurrence = _held_slot(whole, held, session), occurrence_of(spec, held) - 1
+        learner = normalize_address(session.spec.student_email if session else learner_of(spec, held))
         for person in {owner, learner} - {""}:
             if slot is not None:
-                slots[person].setdefault(occurrence, slot)
+                slots.setdefault(person, {}).setdefault(occurrence, slot)
     for person, own in slots.items():
         people = tuple(one for one in learners if one) if person == owner else ()
         yield replace(base, recipient=person, slots=own, people=people)
@@ -225,13 +225,16 @@ def _class_view(whole: Reservation, find: Find) -> Booking:
     )
 
 
-def _held_slot(whole: Reservation, held: ReservationClaim, find: Find) -> Slot | None:
+def _find_session(whole: Reservation, held: ReservationClaim, find: Find) -> LabletSession | None:
+    found = find(Ref(LabletSession, held.session, whole.metadata.namespace)) if held.session is not None else None
+    return found if isinstance(found, LabletSession) and _is_of(found, whole) else None
+
+
+def _held_slot(whole: Reservation, held: ReservationClaim, session: LabletSession | None) -> Slot | None:
     """Return when a session of a class is, as it is now; None for one that was cancelled by itself."""
     promised = held_slot(whole.spec, held)
     if held.session is None:
         return promised
-    found = find(Ref(LabletSession, held.session, whole.metadata.namespace))
-    session = found if isinstance(found, LabletSession) and _is_of(found, whole) else None
     if session is None or session.status.phase is _P.TERMINATED:
         return None
     return promised if session.status.phase in SESSION_MACHINE.final else slot_of(session) or promised

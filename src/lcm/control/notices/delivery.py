@@ -312,4 +312,5 @@ def _changes_class(before: Any, after: Any) -> bool:  # noqa: ANN401 - two state
 
 def _gist(session: LabletSession) -> tuple[object, ...]:
     status = session.status
-    return session.spec.timeslot_start, status.ends_at, status.phase in SESSION_MACHINE.final
+    spec, is_over = session.spec, status.phase in SESSION_MACHINE.final
+    return spec.student_email, spec.timeslot_start, status.ends_at, is_over
