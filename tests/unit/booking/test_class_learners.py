@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from harness import given
-from harness.booking_world import Office, from_monday
+from harness.booking_world import Office, from_monday, slot
 from lcm.cli.booking.roster import read_roster
+from lcm.control.booking.quota import OwnerLimits
 from lcm.control.objects.records import change_ops, find_record
 from lcm.control.plane.booking_actions import Move, Resize, SetLearners, Swap
-from lcm.control.plane.protocol import Extend, Ref
+from lcm.control.plane.protocol import Extend, Ref, Terminate
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import Caller, Reach, Role
 from lcm.model.base.errors import Forbidden, Refused
@@ -141,3 +142,17 @@ async def test_a_class_shows_what_became_of_its_seats_long_after_they_ended() ->
             (ADA, "COMPLETED", "class-1"),
             (BEN, "PENDING", "class-2"),
         ]
+
+
+@from_monday
+async def test_a_token_that_is_limited_to_tracks_extends_no_session_on_others() -> None:
+    async with Office(limits=OwnerLimits()).open(max_workers=1) as office:
+        ines = Caller(name="ines", role=Role.INSTRUCTOR)
+        limited = msgspec.structs.replace(ines, reach=Reach(tracks=("devnet",)))
+        alone = Ref(LabletSession, "alone")
+        await office.cores[0].plane_for(ines).create(slot("alone", AHEAD, owner="ines"))
+        for action in (Extend(minutes=30), Move(minutes=60)):
+            with pytest.raises(Forbidden, match="devnet"):
+                await office.cores[0].plane_for(limited).act(alone, action)
+        await office.cores[0].plane_for(ines).act(alone, Extend(minutes=30))
+        await office.cores[0].plane_for(limited).act(alone, Terminate())
