@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
@@ -22,7 +22,7 @@ from lcm.model.access.mail_address import find_mail_address, to_header_text
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.providers.mail.smtp import SmtpMailer, SmtpServer
-from lcm.providers.protocols.mail import Mail, Mailer, build_message
+from lcm.providers.protocols.mail import Mail, Mailer, RecipientBusy, build_message
 from lcm.sim.cloud.mailbox import SimulatedMailbox
 from lcm.system.clock import SystemClock
 
@@ -155,7 +155,7 @@ async def test_smtp_sends_with_starttls_and_a_password(authority: Authority, ca:
     ("verb", "answer", "error"),
     [
         ("RCPT", "550 no such user", Refused),
-        ("RCPT", "451 greylisted", Throttled),
+        ("RCPT", "451 greylisted", RecipientBusy),
         ("MAIL", "550 not you", Stuck),
         ("DATA", "554 spam", Refused),
         ("DATA", "452 full", Throttled),
@@ -202,6 +202,54 @@ async def test_a_server_that_is_not_there_is_tried_later(authority: Authority, c
         pass
     with pytest.raises(Unreachable):
         await mailer(port, ca).send(MAIL)
+
+
+@asynccontextmanager
+async def scripted_server(
+    answers: Mapping[str, str], greeting: str = "220 here"
+) -> AsyncIterator[tuple[int, list[str]]]:
+    """Serve answers by the first word of what is said, and silence to every other word."""
+    said = list[str]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"{greeting}\r\n".encode())
+        is_text = False
+        while raw := await reader.readline():
+            line = raw.decode().strip("\r\n")
+            word = line.partition(" ")[0].upper()
+            if not is_text:
+                said.append(word)
+            answer = ("250 taken" if line == "." else "") if is_text else answers.get(word, "")
+            is_text = (is_text and line != ".") or word == "DATA"
+            writer.write(f"{answer}\r\n".encode() if answer else b"")
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], said
+        await ended.wait()
+    finally:
+        server.close()
+
+
+async def test_a_mail_that_was_taken_is_sent_even_if_the_server_never_says_goodbye(ca: Path) -> None:
+    answers = {"EHLO": "250 here", "MAIL": "250 ok", "RCPT": "250 ok", "DATA": "354 go on"}
+    async with scripted_server(answers) as (port, said):
+        plain = SmtpServer(host="127.0.0.1", port=port, starttls=False, ca_file=ca)
+        await SmtpMailer(plain, clock=SystemClock(), timeout_seconds=3).send(MAIL)
+    assert said[:4] == ["EHLO", "MAIL", "RCPT", "DATA"]
+
+
+@pytest.mark.parametrize("greeting", ["554 no mail from you", "220 here"])
+async def test_a_server_that_talks_to_nobody_refuses_no_mail(greeting: str, ca: Path) -> None:
+    answers = {"EHLO": "550 no", "HELO": "550 no"}
+    async with scripted_server(answers, greeting) as (port, _):
+        plain = SmtpServer(host="127.0.0.1", port=port, starttls=False, ca_file=ca)
+        with pytest.raises(Stuck):
+            await SmtpMailer(plain, clock=SystemClock(), timeout_seconds=3).send(MAIL)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from harness.asgi import AsgiTransport
 from harness.gateway import Gateway, gateway, read_until
 from lcm.control.access.oidc import IssuerTrust, caller_of
 from lcm.model.access.identity import Caller, Reach, Role
-from lcm.model.access.learner import can_hear, can_see, could_mention
+from lcm.model.access.learner import can_hear, can_see, could_mention, show_to
 from lcm.model.access.mail_address import normalize_address
 from lcm.model.base.event import NO_ROW, Event
+from lcm.model.base.resource import PhaseChange
 from lcm.store.codec import Codec
 
 LEA = "lea@example.org"
@@ -218,6 +219,16 @@ async def test_a_viewer_reads_the_fleet_without_the_names_of_people(desk: Desk) 
         assert shown.status_code == 200
         for name in (b'"root"', b'"otto"', b'"ines"', b"lea@"):
             assert name not in shown.content.lower(), (where, name)
+
+
+@pytest.mark.parametrize("reason", ["session ada-lovelace is on it", "its licence is gone, with session ada.l on it"])
+def test_a_viewer_does_not_learn_what_people_call_their_sessions(reason: str) -> None:
+    change = PhaseChange(phase="ACTIVE", at=given.moment("09:00"), by="worker-controller", reason=reason)
+    worker = given.worker(history=(change,))
+    assert show_to(Caller(name="otto", role=Role.OPERATOR), worker) == worker
+    (shown,) = show_to(Caller(name="vera", role=Role.VIEWER), worker).status.history
+    assert "ada" not in shown.reason
+    assert shown.reason.endswith("on it")
 
 
 @pytest.fixture(name="gate")

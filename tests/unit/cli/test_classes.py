@@ -205,7 +205,7 @@ def test_the_hand_out_says_who_goes_where(api: ApiServer, desk: Shell, tmp_path:
 
     api.acting(SCHEDULER, come)
     names = tmp_path / "names.csv"
-    names.write_text("email,name\nada@example.org,Ada Lovelace\n")
+    names.write_text("email,name\nAda@Example.org,Ada Lovelace\n")
     text = desk.out("hand-out", "reservation", "routing", "--names", names)
     assert "1  ada@example.org (Ada Lovelace): routing-1, PENDING" in text
     assert "3  cy@example.org: BOOKED" in text

@@ -43,7 +43,7 @@ class HandOutFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HandOut:
-    """A class with its seats, the names of its learners, and the zone in which times are written."""
+    """A class with its seats, the names of its learners by address in lower case, and the zone of its times."""
 
     whole: Reservation
     rows: Sequence[RosterRow]
@@ -59,7 +59,7 @@ class HandOut:
         """Return the cells of a row, without its addresses."""
         when = format_slot(*row.slot, self.zone)
         seat = str(row.place) if row.place else ""
-        return when, seat, row.learner, self.names.get(row.learner, ""), row.session, row.state, row.worker
+        return when, seat, row.learner, self.names.get(row.learner.lower(), ""), row.session, row.state, row.worker
 
 
 def hand_out(
@@ -84,7 +84,7 @@ def hand_out(
     `lcm hand-out reservation routing -o html --names class.csv > routing.html`
     """
     ref: Ref[Reservation] = Ref(Reservation, parse_class_name(words), namespace)
-    known = read_learners(names) if names else {}
+    known = {email.lower(): name for email, name in read_learners(names).items()} if names else {}
 
     async def work(plane: Plane) -> None:
         whole = await plane.get(ref)

@@ -12,7 +12,7 @@ from typing import Final
 
 import typer
 
-from lcm.control.plane.protocol import LONGEST_PAGE, Plane
+from lcm.control.plane.protocol import LONGEST_PAGE, Plane, Ref
 from lcm.model.access.mail_address import find_mail_address
 from lcm.model.base.resource import shorten_text
 from lcm.model.base.selector import parse_selector
@@ -57,7 +57,13 @@ async def read_roster(plane: Plane, whole: Reservation) -> Sequence[RosterRow]:
 async def _read_sessions(plane: Plane, whole: Reservation) -> Mapping[str, LabletSession]:
     where = parse_selector(LabletSession, "", f"metadata.owner.uid={whole.metadata.uid}")
     page = await plane.list(LabletSession, namespace=whole.metadata.namespace, where=where, limit=LONGEST_PAGE)
-    return {one.metadata.name: one for one in page.items}
+    found = {one.metadata.name: one for one in page.items}
+    for name in [one.session for one in whole.status.held if one.session and one.session not in found]:
+        archived = await plane.get(Ref(LabletSession, name, whole.metadata.namespace))
+        owner = archived.metadata.owner if archived else None
+        if archived is not None and owner is not None and owner.uid == whole.metadata.uid:
+            found[name] = archived
+    return found
 
 
 def _build_rows(whole: Reservation, sessions: Mapping[str, LabletSession]) -> Iterator[RosterRow]:

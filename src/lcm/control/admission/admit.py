@@ -170,7 +170,12 @@ def _check_permitted(owner: str, priority: int, track: str, caller: Caller) -> N
         raise Forbidden(f"{caller.name} may not book for {owner}")
     if priority > 0:
         raise Forbidden("only staff may set a priority above 0")
-    if caller.reach.tracks and track not in caller.reach.tracks:
+    require_track(caller, track)
+
+
+def require_track(caller: Caller, track: str) -> None:
+    """Raise Forbidden for a track on which this caller's token does not book."""
+    if caller.role not in SEES_ALL and caller.reach.tracks and track not in caller.reach.tracks:
         where = f"the track {track}" if track else "labs without a track"
         raise Forbidden(f"{caller.name} may book on {', '.join(caller.reach.tracks)} only, not {where}")
 

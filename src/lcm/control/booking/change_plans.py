@@ -25,6 +25,7 @@ from lcm.model.kinds.reservation import (
     Slot,
     Weekday,
     held_slot,
+    learner_of,
     occurrence_of,
     occurrences,
     place_of,
@@ -145,7 +146,7 @@ def plan_change(booking: Reservation, parts: Sequence[BookingPart], action: Rese
         case SetLearners(student_emails=emails):
             return _plan_learners(booking, parts, emails)
         case Swap():
-            return BookingPlan(parts, _swap_learners(booking, action))
+            return _rename_seats(booking, parts, _swap_learners(booking, action))
 
 
 def plan_session_move(session: LabletSession, action: Move) -> BookingPlan:
@@ -260,9 +261,29 @@ def _plan_learners(booking: Reservation, parts: Sequence[BookingPart], emails: S
         problem = f"{len(emails)} for {booking.spec.count} seats"
         raise Invalid(Fault("student_emails", problem, "name one for each seat, or change the number of seats as well"))
     _refuse_repetitions(emails)
-    return BookingPlan(
-        parts, msgspec.structs.replace(booking.spec, student_emails=_keep_places(booking.spec.student_emails, emails))
-    )
+    named = _keep_places(booking.spec.student_emails, emails)
+    return _rename_seats(booking, parts, msgspec.structs.replace(booking.spec, student_emails=named))
+
+
+def _rename_seats(booking: Reservation, parts: Sequence[BookingPart], spec: ReservationSpec) -> BookingPlan:
+    """Return a class with other learners. Raise Refused if nothing is left, or somebody would have two seats at once.
+
+    Who works in a seat that has begun keeps it.
+    """
+    if all(one.state is not PartState.AHEAD for one in parts):
+        raise Refused(f"{booking.metadata.name}: {_ALL_BEGUN}")
+    begun = {(one.occurrence, _learner_at_work(one)) for one in parts if one.state is PartState.BEGUN}
+    for one in parts:
+        learner = learner_of(spec, one.held) or ""
+        is_given = one.state is PartState.AHEAD and learner != learner_of(booking.spec, one.held)
+        if learner and is_given and (one.occurrence, learner.casefold()) in begun:
+            problem = f"the seat of {learner} in occurrence {one.occurrence} of {booking.metadata.name} has begun"
+            raise Refused(f"{problem}, and nobody gets two at once: give the other seat to somebody else")
+    return BookingPlan(parts, spec)
+
+
+def _learner_at_work(part: BookingPart) -> str:
+    return (part.session.spec.student_email or "").casefold() if part.session is not None else ""
 
 
 def _plan_seats(booking: Reservation, parts: Sequence[BookingPart], seats: int, emails: Sequence[str]) -> BookingPlan:
@@ -295,10 +316,10 @@ def _keep_seats(spec: ReservationSpec, seats: int, emails: Sequence[str]) -> tup
     """Return the learners of a class of another size by place, and the new place of each old one that stays."""
     if not (emails and spec.student_emails):
         return emails, {place: place for place in range(1, min(seats, spec.count) + 1)}
-    old = {email: place for place, email in enumerate(spec.student_emails, start=1)}
-    kept = sorted(old[email] for email in emails if email in old)
+    old = {email.casefold(): place for place, email in enumerate(spec.student_emails, start=1)}
+    kept = sorted(old[email.casefold()] for email in emails if email.casefold() in old)
     stays = [spec.student_emails[place - 1] for place in kept]
-    named = [*stays, *(email for email in emails if email not in old)]
+    named = [*stays, *(email for email in emails if email.casefold() not in old)]
     # Who is new takes over the seat of somebody who leaves, before a seat is added.
     free = iter([place for place in sorted(old.values()) if place not in kept])
     places = {place: new for new, place in enumerate(kept, start=1)}
@@ -385,15 +406,17 @@ def _with_slot(part: BookingPart, slot: Slot, change: PartChange) -> BookingPart
 
 def _swap_learners(booking: Reservation, action: Swap) -> ReservationSpec:
     emails = list(booking.spec.student_emails)
+    known = [one.casefold() for one in emails]
+    learner, other = action.learner.casefold(), action.other.casefold()
     faults = [
         Fault("learner", f"{action.learner} is no learner of {booking.metadata.name}", "use the address of one who is")
-    ] * (action.learner not in emails)
-    faults += [Fault("other", "the same as learner", "name two")] * (action.learner == action.other)
+    ] * (learner not in known)
+    faults += [Fault("other", "the same as learner", "name two")] * (learner == other)
     if faults:
         raise Invalid(*faults)
-    first = emails.index(action.learner)
-    if action.other in emails:
-        second = emails.index(action.other)
+    first = known.index(learner)
+    if other in known:
+        second = known.index(other)
         emails[first], emails[second] = emails[second], emails[first]
     else:
         emails[first] = action.other
@@ -404,12 +427,9 @@ def _keep_places(before: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...
     """Return learners in an order in which those who stay have the places that they had."""
     if not before or not wanted:
         return tuple(wanted)
-    left, kept = list(wanted), list[str | None]()
-    for one in before:
-        kept.append(one if one in left else None)
-        if one in left:
-            left.remove(one)
-    new = iter(left)
+    left = {one.casefold(): one for one in wanted}
+    kept = [left.pop(one.casefold(), None) for one in before]
+    new = iter(left.values())
     return tuple(next(new) if one is None else one for one in kept)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from lcm.control.admission.admit import require_track
 from lcm.control.booking.change_plans import (
     BookingPart,
     BookingPlan,
@@ -36,7 +37,7 @@ from lcm.model.access.identity import SEES_ALL
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import Conflict, Fault, IllegalStep, Invalid, NoRoom, Refused, TooLarge
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase, ReservationSpec, learner_of
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase, learner_of
 from lcm.model.kinds.rules import check_slot
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession, Seat
 from lcm.model.kinds.validate import check_rules
@@ -175,6 +176,7 @@ class BookingChanges:
         booking: Booking = record.resource
         if not plan.adds:
             return await self._edit(record, sessions, plan, {})
+        require_track(self._writer.caller, booking.spec.lab_track)
         definition, quota, caller = await self._read_definition(booking), self._promises.quota, self._writer.caller
         counted = await quota.read_guards(caller, [booking]) if quota else ()
         guards, spent = await self._promises.read_guards_and_spending([booking])
@@ -200,13 +202,13 @@ class BookingChanges:
         """Return the changes of a booking and of its sessions, given the claims that were chosen by number."""
         booking, now, author = record.resource, self._writer.clock.now(), self._writer.author
         own = {booking.metadata.name: record} if isinstance(booking, LabletSession) else sessions
-        spec = (plan.spec or booking.spec) if isinstance(booking, Reservation) else None
+        renamed = _find_new_learners(booking, plan) if isinstance(booking, Reservation) else {}
         edits, ops = list[Edit[Any]](), dict[str, Op]()
         for part in plan.parts:
             if part.session is None or part.state is PartState.OVER:
                 continue
             known = own[part.session.metadata.name]
-            after = _change_session(part, chosen.get(part.held.number), spec, now)
+            after = _change_session(part, chosen.get(part.held.number), renamed, now)
             if after != known.resource:
                 if part.state is PartState.BEGUN:
                     self._promises.refuse_past_drain(after)
@@ -231,15 +233,29 @@ def _live_after(before: Sequence[Booking], edits: Iterable[Edit[Any]]) -> Sequen
     return [one for one in after if isinstance(one, Reservation) or one.status.phase not in SESSION_MACHINE.final]
 
 
+def _find_new_learners(booking: Reservation, plan: BookingPlan) -> Mapping[int, str | None]:
+    """Return by number whose the seats are that a class gives to somebody else.
+
+    All others stay whose they are, also if somebody was named on a session itself.
+    """
+    spec, before = plan.spec or booking.spec, {one.number: learner_of(booking.spec, one) for one in booking.status.held}
+    after = {
+        one.held.number: learner_of(spec, one.held)
+        for one in plan.parts
+        if one.state is PartState.AHEAD and one.held.place
+    }
+    return {number: learner for number, learner in after.items() if learner != before.get(number)}
+
+
 def _change_session(
-    part: BookingPart, chosen: ReservationClaim | None, spec: ReservationSpec | None, now: datetime
+    part: BookingPart, chosen: ReservationClaim | None, renamed: Mapping[int, str | None], now: datetime
 ) -> LabletSession:
     session = part.session
     assert session is not None, "it exists"
     fields: dict[str, Any] = {}
     status: dict[str, Any] = {}
-    if spec is not None and part.state is PartState.AHEAD:
-        fields["student_email"] = learner_of(spec, part.held)
+    if part.held.number in renamed:
+        fields["student_email"] = renamed[part.held.number]
     if chosen is not None:
         start, end = part.slot
         fields |= {"timeslot_start": start, "timeslot_end": end}

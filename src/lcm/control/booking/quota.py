@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from lcm.control.admission.admit import require_track
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import owner_guard_key, quota_guard_key, read_guards
 from lcm.control.booking.usage import (
@@ -302,10 +303,14 @@ class BookingQuota:
         return await self._check(caller, lambda now: [self.wish_of(one, now) for one in bookings])
 
     async def check_extension(self, caller: Caller, before: LabletSession, after: LabletSession) -> Sequence[Op]:
-        """Return operations that must join the commit of an extension; raise NoRoom if it takes too much."""
+        """Return operations that must join the commit of an extension; raise NoRoom if it takes too much.
+
+        Raise Forbidden for a track on which the caller's token does not book.
+        """
         old, new = before.status.ends_at, after.status.ends_at
         if old is None or new is None or new <= old or caller.role is Role.SERVICE:
             return ()
+        require_track(caller, before.spec.lab_track)
 
         def wishes(now: datetime) -> Sequence[BookingWish]:
             is_ahead = (before.spec.timeslot_start or now) > now

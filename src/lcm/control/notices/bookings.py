@@ -12,7 +12,7 @@ from typing import Final
 
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref
-from lcm.model.access.mail_address import find_mail_address
+from lcm.model.access.mail_address import normalize_address
 from lcm.model.base.resource import Metadata, Truth, find_condition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
@@ -23,9 +23,9 @@ from lcm.model.kinds.reservation import (
     ReservationPhase,
     Slot,
     held_slot,
+    learner_of,
     occurrence_of,
     occurrences,
-    place_of,
 )
 from lcm.model.kinds.rules import NOTICES_ANNOTATION, NOTICES_OFF
 from lcm.model.kinds.session import (
@@ -82,6 +82,8 @@ class Booking:
     is_over: bool = False
     ended_at: datetime | None = None
     silent: bool = False
+    is_for_another: bool = False
+    """Whether somebody else uses it, so that it stands in their calendar alone."""
     people: tuple[str, ...] = ()
     """The learners of a class, for its owner."""
 
@@ -111,14 +113,14 @@ def slot_of(session: LabletSession) -> Slot | None:
 
 
 def _session_views(session: LabletSession, find: Find) -> Iterator[Booking]:
-    learner, owner = find_mail_address(session.spec.student_email), find_mail_address(session.spec.owner)
-    user = learner or (owner if session.spec.student_email is None else None)
+    learner, owner = normalize_address(session.spec.student_email), normalize_address(session.spec.owner)
+    user = learner or (owner if session.spec.student_email is None else "")
     whole, belongs = class_of(session, find), session.metadata.owner is not None
     view = _session_view(session, whole, find)
-    if user is not None:
+    if user:
         yield replace(view, recipient=user, announces=view.announces and not belongs)
-    if owner is not None and owner != user:
-        yield replace(view, recipient=owner, announces=False, run="", cancelled="")
+    if owner and owner != user:
+        yield replace(view, recipient=owner, announces=False, run="", cancelled="", is_for_another=True)
 
 
 def _session_view(session: LabletSession, whole: Reservation | None, find: Find) -> Booking:
@@ -183,17 +185,17 @@ def _class_views(whole: Reservation, find: Find) -> Iterator[Booking]:
     phase, spec = whole.status.phase, whole.spec
     if phase is ReservationPhase.PENDING:
         return
-    owner = find_mail_address(spec.owner)
-    learners = [find_mail_address(one) for one in spec.student_emails]
+    owner = normalize_address(spec.owner)
+    learners = [normalize_address(one) for one in spec.student_emails]
     base = _class_view(whole, find)
-    slots: dict[str, dict[int, Slot]] = {one: {} for one in (*learners, owner) if one is not None}
+    slots: dict[str, dict[int, Slot]] = {one: {} for one in (*learners, owner) if one}
     for held in whole.status.held:
-        slot = _held_slot(whole, held, find)
-        occurrence, place = occurrence_of(spec, held) - 1, place_of(spec, held)
-        learner = learners[place - 1] if 1 <= place <= len(learners) else None
-        for person in {owner, learner} - {None}:
-            if slot is not None and person is not None:
-                slots[person].setdefault(occurrence, slot)
+        session = _find_session(whole, held, find)
+        slot, occurrence = _held_slot(whole, held, session), occurrence_of(spec, held) - 1
+        learner = normalize_address(session.spec.student_email if session else learner_of(spec, held))
+        for person in {owner, learner} - {""}:
+            if slot is not None:
+                slots.setdefault(person, {}).setdefault(occurrence, slot)
     for person, own in slots.items():
         people = tuple(one for one in learners if one) if person == owner else ()
         yield replace(base, recipient=person, slots=own, people=people)
@@ -223,13 +225,16 @@ def _class_view(whole: Reservation, find: Find) -> Booking:
     )
 
 
-def _held_slot(whole: Reservation, held: ReservationClaim, find: Find) -> Slot | None:
+def _find_session(whole: Reservation, held: ReservationClaim, find: Find) -> LabletSession | None:
+    found = find(Ref(LabletSession, held.session, whole.metadata.namespace)) if held.session is not None else None
+    return found if isinstance(found, LabletSession) and _is_of(found, whole) else None
+
+
+def _held_slot(whole: Reservation, held: ReservationClaim, session: LabletSession | None) -> Slot | None:
     """Return when a session of a class is, as it is now; None for one that was cancelled by itself."""
     promised = held_slot(whole.spec, held)
     if held.session is None:
         return promised
-    found = find(Ref(LabletSession, held.session, whole.metadata.namespace))
-    session = found if isinstance(found, LabletSession) and _is_of(found, whole) else None
     if session is None or session.status.phase is _P.TERMINATED:
         return None
     return promised if session.status.phase in SESSION_MACHINE.final else slot_of(session) or promised

@@ -138,7 +138,7 @@ def _decide_over(booking: Booking, told: ToldBooking | None, now: datetime) -> N
 
 
 def _decide_live(booking: Booking, told: ToldBooking | None, now: datetime) -> NoticeDecision:
-    known = told or _first(booking, now)
+    known = _first(booking, now) if told is None else _reopen(told) if told.is_over else told
     own = _store_slots(booking.slots)
     if booking.run and booking.run != known.run:
         ends, slots = booking.ends_at, own or known.slots
@@ -190,6 +190,11 @@ def _first(booking: Booking, now: datetime) -> ToldBooking:
         silent=booking.silent,
         at=now,
     )
+
+
+def _reopen(told: ToldBooking) -> ToldBooking:
+    """Return what somebody knows who gets a booking back: nothing but how often its entry has changed."""
+    return msgspec.structs.replace(told, is_over=False, slots=(), run="", warned_for=None, risk="", risk_at=None)
 
 
 def _after(told: ToldBooking, now: datetime, **changes: Any) -> ToldBooking:  # noqa: ANN401 - fields of the record

@@ -36,7 +36,7 @@ from lcm.control.plane.protocol import ObjectChange
 from lcm.model.base.errors import Later, Refused, Stuck
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
-from lcm.providers.protocols.mail import Mailer
+from lcm.providers.protocols.mail import Mailer, RecipientBusy
 from lcm.system.tasks import TimeSlice
 
 MAILS_PER_DAY: Final = 100
@@ -45,6 +45,10 @@ TROUBLE_HOLD: Final = timedelta(seconds=20)
 """How long a trouble waits for others of the same person."""
 TROUBLE_INTERVAL: Final = timedelta(minutes=10)
 """How long after a mail about troubles its recipient gets the next one."""
+BUSY_INTERVAL: Final = timedelta(minutes=5)
+"""When the next mail is tried to somebody whose mailbox takes none."""
+MOST_BUSY: Final = 10
+"""When as many mailboxes take no mail at once, it is the server that takes none."""
 MOST_IN_ONE_MAIL: Final = 30
 LOOK_AGAIN: Final = timedelta(minutes=1)
 
@@ -120,6 +124,9 @@ class _NoticeTerm:
         self._pause_seconds = pause_seconds
         self._unseen: dict[str, None] = {}
         self._due: dict[_Address, _DueNotice] = {}
+        self._waiting: dict[str, list[str]] = {}
+        """For whom something is due, by booking."""
+        self._busy_until: dict[str, datetime] = {}
         self._later: dict[str, datetime] = {}
         self._news = asyncio.Event()
 
@@ -176,7 +183,8 @@ class _NoticeTerm:
         bookings = read_bookings(resource, self._cache.get) if isinstance(resource, _KINDS) else {}
         remembered = list[ToldBooking]()
         self._later.pop(key, None)
-        for recipient in dict.fromkeys((*bookings, *self._records.recipients(key))):
+        waiting = self._waiting.pop(key, ())
+        for recipient in dict.fromkeys((*bookings, *self._records.recipients(key), *waiting)):
             remembered += self._decide(_Address(key, recipient), bookings.get(recipient))
         if remembered:
             await self._records.save(remembered)
@@ -196,6 +204,7 @@ class _NoticeTerm:
             case Tell():
                 since = waiting.since if waiting else now
                 self._due[address] = _DueNotice(Notice(decision, booking, self._sequence_of(booking)), since)
+                self._waiting.setdefault(address.key, []).append(address.recipient)
             case Remember(after):
                 yield after
             case Rest(until) if until is not None:
@@ -225,10 +234,12 @@ class _NoticeTerm:
         return same[:MOST_IN_ONE_MAIL]
 
     def _due_at(self, due: _DueNotice) -> datetime:
+        recipient = due.notice.told.recipient
+        first = max(due.since, self._busy_until.get(recipient, due.since))
         if due.notice.decision.kind not in TROUBLES:
-            return due.since
-        last = self._records.person(due.notice.told.recipient).trouble_at
-        return max(due.since + TROUBLE_HOLD, last + TROUBLE_INTERVAL if last else due.since)
+            return first
+        last = self._records.person(recipient).trouble_at
+        return max(first, due.since + TROUBLE_HOLD, last + TROUBLE_INTERVAL if last else first)
 
     async def _send(self, batch: Sequence[Notice]) -> bool:
         """Send one mail and record it; return whether one was sent. What cannot be sent now stays due."""
@@ -240,6 +251,7 @@ class _NoticeTerm:
             await self._finish(batch, None)
             return False
         self._context.check()
+        self._busy_until.pop(recipient, None)
         try:
             await self._mailer.send(mail)
         except Refused as error:
@@ -247,13 +259,24 @@ class _NoticeTerm:
             await self._finish(batch, None)
             return True
         except (Later, Stuck) as error:
-            await self._trouble.back_off(error)
+            if not (isinstance(error, RecipientBusy) and self._defer(recipient)):
+                await self._trouble.back_off(error)
             self._remark(batch)
-            return False
+            return isinstance(error, RecipientBusy)
         await self._trouble.record_success()
         is_trouble = batch[0].decision.kind in TROUBLES
         await self._finish(batch, person.with_mail(now, is_trouble=is_trouble))
         _log.info("notice sent", notice=mail.id, kind=batch[0].decision.kind, bookings=len(batch))
+        return True
+
+    def _defer(self, recipient: str) -> bool:
+        """Let the mails of somebody wait whose mailbox takes none now; return False if too many wait like that."""
+        now = self._now
+        self._busy_until = {who: until for who, until in self._busy_until.items() if until > now}
+        if len(self._busy_until) >= MOST_BUSY:
+            return False
+        self._busy_until[recipient] = now + BUSY_INTERVAL
+        _log.warning("a mailbox takes no notices now", until=self._busy_until[recipient])
         return True
 
     async def _finish(self, batch: Sequence[Notice], person: MailedPerson | None) -> None:
@@ -289,4 +312,5 @@ def _changes_class(before: Any, after: Any) -> bool:  # noqa: ANN401 - two state
 
 def _gist(session: LabletSession) -> tuple[object, ...]:
     status = session.status
-    return session.spec.timeslot_start, status.ends_at, status.phase in SESSION_MACHINE.final
+    spec, is_over = session.spec, status.phase in SESSION_MACHINE.final
+    return spec.student_email, spec.timeslot_start, status.ends_at, is_over

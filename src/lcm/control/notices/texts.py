@@ -52,7 +52,8 @@ class Notice:
         """The same for the same notice, whoever sends it and how often."""
         told = self.told
         risk = (told.risk, told.risk_at.date() if told.risk_at else "")
-        parts = (told.uid, told.recipient, self.decision.kind, told.run, told.sequence, told.warned_for, *risk)
+        slots = tuple((one.number, one.start, one.end) for one in told.slots)
+        parts = (told.uid, told.recipient, self.decision.kind, told.run, told.sequence, told.warned_for, slots, *risk)
         return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
@@ -82,8 +83,10 @@ def write_mail(notices: Sequence[Notice], style: MailStyle, now: datetime) -> Ma
 
 
 def make_entry(notice: Notice, style: MailStyle) -> Entry | None:
-    """Return the calendar entry of a notice; None for a booking that never had a time."""
+    """Return the calendar entry of a notice; None for a booking that never had a time, or is somebody else's."""
     told, booking = notice.told, notice.booking
+    if booking is not None and booking.is_for_another:
+        return None
     slots: Mapping[int, Slot] = booking.slots if booking else {}
     slots = slots or {one.number: (one.start, one.end) for one in told.slots}
     if not slots:

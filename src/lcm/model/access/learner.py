@@ -5,6 +5,7 @@ that address verified, or holds an invitation to this seat. Both see the session
 what `learner_may` allows. Used by `control` for every read and write, and by `api` for streams and consoles.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
@@ -25,6 +26,8 @@ LEARNER_VERBS: Final = frozenset({"observe-resources", "save"})
 """The actions of a session that every learner may request; others are in its `learner_may`."""
 _SESSION: Final = LabletSession.__name__
 _SOMEBODY: Final = "somebody"
+_SESSION_NAME: Final = re.compile(r"\bsession [a-z0-9][^\s,;]*(?= is on it| on it)")
+"""What people call their sessions, as the history of a worker tells it."""
 
 
 def owner_of(resource: Resource) -> str | None:
@@ -120,11 +123,14 @@ def show_to(caller: Caller, resource: R) -> R:
 
 
 def _hide_people(resource: R) -> R:
-    """Return an object of the fleet without the names of those who changed it."""
+    """Return an object of the fleet without the names of those who changed it, and of sessions."""
     status: Any = resource.status
     changes = dict[str, object]()
     if history := getattr(status, "history", ()):
-        changes["history"] = tuple(msgspec.structs.replace(one, by=_hide_name(one.by)) for one in history)
+        changes["history"] = tuple(
+            msgspec.structs.replace(one, by=_hide_name(one.by), reason=_SESSION_NAME.sub("a session", one.reason))
+            for one in history
+        )
     if pause := getattr(status, "pause", None):
         changes["pause"] = msgspec.structs.replace(pause, by=_hide_name(pause.by), reason="")
     return msgspec.structs.replace(resource, status=msgspec.structs.replace(status, **changes)) if changes else resource

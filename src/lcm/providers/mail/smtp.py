@@ -14,13 +14,15 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.model.base.resource import shorten_text, to_one_line
-from lcm.providers.protocols.mail import Mail, build_message
+from lcm.providers.protocols.mail import Mail, RecipientBusy, build_message
 from lcm.providers.protocols.permit import check_permit
 
 TIMEOUT_SECONDS: Final = 30.0
+_GOODBYE_SECONDS: Final = 1.0
 SIGN_IN_REFUSED: Final = "MailSignInRefused"
 SENDER_REFUSED: Final = "MailSenderRefused"
 NO_STARTTLS: Final = "MailWithoutTls"
+SERVER_REFUSES: Final = "MailServerRefuses"
 NOT_TRUSTED: Final = "MailServerNotTrusted"
 _MAX_ANSWER_LENGTH: Final = 300
 _PERMANENT: Final = range(500, 600)
@@ -71,11 +73,13 @@ class SmtpMailer:
         )
         try:
             async with asyncio.timeout(self._timeout):
-                async with client:
-                    check_permit()
-                    await client.send_message(message, sender=server.sender, recipients=[str(message["To"])])
+                await client.connect()
+                check_permit()
+                await client.send_message(message, sender=server.sender, recipients=[str(message["To"])])
         except (aiosmtplib.SMTPException, OSError, TimeoutError) as error:
             raise self._explain(error) from error
+        finally:
+            await _end_connection(client)
 
     def _explain(self, error: Exception) -> LcmError:
         """Return the error of ours for one of the library's, without the password."""
@@ -88,14 +92,25 @@ class SmtpMailer:
             return Stuck(NOT_TRUSTED, text)
         if isinstance(error, aiosmtplib.SMTPRecipientsRefused):
             codes = [one.code for one in error.recipients]
-            return Refused(text) if all(code in _PERMANENT for code in codes) else Throttled(text)
+            return Refused(text) if all(code in _PERMANENT for code in codes) else RecipientBusy(text)
         if isinstance(error, aiosmtplib.SMTPResponseException):
             if error.code not in _PERMANENT:
                 return Throttled(text)
-            return Stuck(_STUCK_REASONS[type(error)], text) if type(error) in _STUCK_REASONS else Refused(text)
+            is_about_mail = isinstance(error, aiosmtplib.SMTPDataError)
+            return Refused(text) if is_about_mail else Stuck(_STUCK_REASONS.get(type(error), SERVER_REFUSES), text)
         if isinstance(error, aiosmtplib.SMTPNotSupported) or "STARTTLS" in said:
             return Stuck(NO_STARTTLS, text)
         return Unreachable(text)
+
+
+async def _end_connection(client: aiosmtplib.SMTP) -> None:
+    """Take leave of a server. A mail that it took stays sent, whatever it answers."""
+    try:
+        await client.quit(timeout=_GOODBYE_SECONDS)
+    except aiosmtplib.SMTPException:
+        pass  # it is gone, or does not answer
+    finally:
+        client.close()
 
 
 def _find_cause(error: BaseException | None) -> BaseException | None:

@@ -11,7 +11,7 @@ from email.utils import format_datetime, formataddr
 from typing import Protocol
 
 from lcm.model.access.mail_address import find_mail_address, to_header_text
-from lcm.model.base.errors import Refused
+from lcm.model.base.errors import Refused, Throttled
 from lcm.model.base.resource import shorten_text
 
 
@@ -28,14 +28,19 @@ class Mail:
     """Calendar objects (RFC 5545), each with one entry or series."""
 
 
+class RecipientBusy(Throttled):
+    """The server takes no mail for this recipient now, such as for a full mailbox; others may get theirs."""
+
+
 class Mailer(Protocol):
     """Hands mails over to a server that delivers them."""
 
     async def send(self, mail: Mail) -> None:
         """Return once the server has taken the mail. May be repeated: the mail keeps its Message-ID.
 
-        Raises Refused when the server will never take this mail, Later and its subclasses when it may take it another
-        time, and Stuck when nothing can be sent until a person changes the settings.
+        Raises Refused when the server will never take this mail, RecipientBusy when it takes none for this person now,
+        Later and its other subclasses when it may take mail another time, and Stuck when nothing can be sent until a
+        person changes the settings.
         """
         ...
 
