@@ -80,7 +80,7 @@ def start_is_allowed(seen: ObservedState, commit: Commit, stage: Environment) ->
     """Check a worker that a pool starts: its maximum, its hours, its budgets, and what it stopped just before."""
     found = list[Violation]()
     _remember_losses(seen, commit)
-    for start in _starts(seen, commit, stage):
+    for start in _starts(seen, commit):
         promised = [one for one in seat_claims(seen, start.pool, start.number) if _is_due(one[1], commit.at)]
         found += _check_size(seen, start, promised=bool(promised))
         found += _check_hours(start, promised=bool(promised))
@@ -232,7 +232,7 @@ def _may_yield(pool: LabWorkerPool, at: datetime) -> bool:
     return bool(closed_reason(pool, at) or closed_reason(pool, at - HONEST)) or last[0:1] in ([one] for one in _YIELDS)
 
 
-def _starts(seen: ObservedState, commit: Commit, stage: Environment) -> Iterator[PoolStart]:
+def _starts(seen: ObservedState, commit: Commit) -> Iterator[PoolStart]:
     """Yield the workers that a pool starts with a commit; what a person starts is the person's decision.
 
     So is a machine that runs already when the record of its worker follows it.
@@ -241,9 +241,7 @@ def _starts(seen: ObservedState, commit: Commit, stage: Environment) -> Iterator
         after, before = turn.after, turn.before
         if not isinstance(after, LabWorker) or after.spec.wanted_state != "running" or _is_by_hand(commit):
             continue
-        if isinstance(before, LabWorker) and (
-            before.spec.wanted_state == "running" or _follows_machine(before, after, stage, commit.at)
-        ):
+        if isinstance(before, LabWorker) and (before.spec.wanted_state == "running" or _follows_machine(before, after)):
             continue
         pool = _pool_of(seen, after)
         known = seen.pool(pool.metadata.name, pool.metadata.namespace) if pool else None
@@ -251,13 +249,12 @@ def _starts(seen: ObservedState, commit: Commit, stage: Environment) -> Iterator
             yield PoolStart(*known, after, _seat_number(after), commit.at)
 
 
-def _follows_machine(before: LabWorker, after: LabWorker, stage: Environment, at: datetime) -> bool:
+def _follows_machine(before: LabWorker, after: LabWorker) -> bool:
     """Return whether a worker's own step wants its machine to run: somebody started it, or labs are left on it.
 
     What a pool wants is written before the worker steps.
     """
-    stepped = (before.status.phase, after.status.phase) == (WorkerPhase.STOPPED, WorkerPhase.STARTING)
-    return stepped and (_runs(stage, after, at) or _has_labs(stage, after))
+    return (before.status.phase, after.status.phase) == (WorkerPhase.STOPPED, WorkerPhase.STARTING)
 
 
 def _remember_losses(seen: ObservedState, commit: Commit) -> None:
