@@ -102,6 +102,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "cml-sim": CommandEntry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML for any CML client.", _RUN),
     "context": CommandEntry("lcm.cli.people.context:app", "Set which API to use, and with which token.", _OWN),
     "token": CommandEntry("lcm.cli.people.token:app", "Create, list and revoke tokens.", _OWN),
+    "feed": CommandEntry("lcm.cli.people.feed:app", "Subscribe a calendar program to your labs or a class.", _OWN),
     "sign-in": CommandEntry("lcm.cli.people.token:sign_in", "Print a link that signs a browser in.", _OWN),
     "completion": CommandEntry(
         "lcm.cli.output.command:completion", "Print a script that completes commands and names.", _OWN
