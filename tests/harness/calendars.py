@@ -1,4 +1,4 @@
-"""A strict reader of calendars: what RFC 5545 demands of a feed, checked on its bytes, not by the library that wrote it.
+"""A strict reader of calendars: what RFC 5545 demands of a feed, on its bytes, not by the library that wrote it.
 
 It knows the properties that we write, and refuses any other: a program that reads a feed may be as strict.
 """
@@ -181,6 +181,9 @@ def _starts(event: Part) -> list[datetime]:
     series.rrule(rrulestr(re.sub(r";?UNTIL=\w+", "", rule), dtstart=begin))
     walls = series.between(begin, last.astimezone(zone).replace(tzinfo=None), inc=True)
     found = {one.replace(tzinfo=zone).astimezone(UTC) for one in walls}
-    found -= {_parse_time(given, one) for given, several in event.values.get("EXDATE", []) for one in several.split(",")}
-    found |= {_parse_time(given, one) for given, several in event.values.get("RDATE", []) for one in several.split(",")}
-    return sorted(found)
+    return sorted((found - _listed(event, "EXDATE")) | _listed(event, "RDATE"))
+
+
+def _listed(event: Part, name: str) -> set[datetime]:
+    several = event.values.get(name, [])
+    return {_parse_time(parameters, one) for parameters, values in several for one in values.split(",")}

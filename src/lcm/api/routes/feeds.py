@@ -19,6 +19,7 @@ from lcm.control.access.tokens import Credential
 from lcm.control.plane.protocol import Ref
 from lcm.control.plane.wire import FeedMade, FeedRequest, token_info
 from lcm.model.access.identity import BOOKERS, PEOPLE
+from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.reservation import Reservation
 
 CALENDAR: Final = b"text/calendar; charset=utf-8"
@@ -37,7 +38,10 @@ async def _make_feed(request: Request) -> Answer:
     check_room(request, request.signed_in.name)
     writer, whole = request.writer, None
     if wish.reservation is not None:
-        whole = await writer.read(Ref(Reservation, wish.reservation, wish.namespace))
+        found = await writer.find(Ref(Reservation, wish.reservation, wish.namespace))
+        if found is None:
+            raise Invalid(Fault("reservation", "you have no such class", "`lcm get reservations` lists yours"))
+        whole = found.resource
     secret, token = await make_feed_token(
         request.shared.tokens,
         whole,
@@ -96,7 +100,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         body_needed=False,
         answer=FeedMade,
         status=201,
-        also=(404, 409),
+        also=(409,),
     ),
     Route(
         GET,
