@@ -85,6 +85,7 @@ internal          any    service
 /api/lablet-sessions/{id}/invitation any admin operator author instructor user
 /api/feeds        any    admin operator author instructor user
 /api/sign-out     any    admin operator author instructor user viewer service guest
+/api/forget       any    admin
 /api/audit        any    admin
 /api/configuration any   admin operator
 /api/workers/{id}/console-output any admin operator

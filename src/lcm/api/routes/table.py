@@ -26,6 +26,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *feeds.ROUTES,
     *oidc.ROUTES,
     *access.AUDIT_ROUTES,
+    *access.FORGET_ROUTES,
     *operation_routes(PlacementOperations),
     *operation_routes(PoolOperations),
     *plans.ROUTES,
