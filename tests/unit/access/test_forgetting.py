@@ -208,7 +208,6 @@ async def test_a_crash_half_way_is_completed_by_the_next_run(dies_after: int, tm
     async with opened(clock=hand_clock(), store=store) as desk:
         await fill(desk)
         artifacts = await DirectoryArtifacts.open(tmp_path, clock=hand_clock())
-        )
         name = stored_name(ended("filed"), "lab.yaml")
         kept = await artifacts.put_temporary(name, b"lab: {}")
         filed = ended("filed")
