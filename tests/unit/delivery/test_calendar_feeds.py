@@ -21,7 +21,7 @@ from lcm.api.http.limits import ApiLimits
 from lcm.control.access.invitations import MOST_FEEDS
 from lcm.control.access.tokens import TOKENS_PREFIX
 from lcm.control.notices.bookings import Booking, Series
-from lcm.control.notices.calendar_feeds import MOST_ENTRIES, OwnBooking, choose_shown, make_feed
+from lcm.control.notices.calendar_feeds import MOST_ENTRIES, MOST_SLOTS, OwnBooking, choose_shown, make_feed
 from lcm.control.objects.records import creation_ops
 from lcm.model.access.identity import OWN_CALENDAR, Caller, Reach, Role
 from lcm.model.kinds.registry import Resource
@@ -152,6 +152,15 @@ def test_of_too_many_bookings_the_nearest_are_shown() -> None:
 
 def of_ada(whole: Reservation) -> Reservation:
     return replace(whole, spec=replace(whole.spec, owner="ada"))
+
+
+def test_a_series_with_too_many_times_leaves_room_for_others() -> None:
+    def own(name: str, count: int) -> OwnBooking:
+        slots = {n: (at(n), at(n + 1)) for n in range(count)}
+        return OwnBooking(Booking(name, name, name, "", "t", Series(name), None, slots=slots), at(0))
+
+    chosen = choose_shown([own("a", MOST_SLOTS + 1), own("b", MOST_SLOTS - 1), own("c", 2), own("d", 1)], at(0))
+    assert [one.booking.key for one in chosen] == ["b", "d"]
 
 
 @pytest.fixture(name="desk")

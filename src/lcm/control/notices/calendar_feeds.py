@@ -62,8 +62,8 @@ def choose_shown(several: Iterable[OwnBooking], now: datetime) -> Sequence[OwnBo
     timed = [one for one in several if one.booking.slots]
     chosen, slots = list[OwnBooking](), 0
     for one in sorted(timed, key=lambda one: (_distance(one.booking, now), one.booking.key))[:MOST_ENTRIES]:
-        slots += len(one.booking.slots)
-        if slots <= MOST_SLOTS:
+        if slots + len(one.booking.slots) <= MOST_SLOTS:
+            slots += len(one.booking.slots)
             chosen.append(one)
     return sorted(chosen, key=lambda one: (min(one.booking.slots.values()), one.booking.key))
 
