@@ -199,9 +199,9 @@ class SystemSettingsSpec(Part):
     scaling: ScalingSettings = ScalingSettings()
     learning: LearningSettings = LearningSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
-    privacy: PrivacySettings = PrivacySettings()
     quotas: QuotaSettings = QuotaSettings()
     budgets: BudgetSettings = BudgetSettings()
+    privacy: PrivacySettings = PrivacySettings()
 
 
 class SystemSettings(Part):
