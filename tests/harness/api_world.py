@@ -229,7 +229,11 @@ class ApiServer:
         terms: Terms | None = None,
         artifacts: Artifacts | None = None,
         quotas: OwnerLimits | None = None,
+        *,
+        beside: Callable[[ControlPlane], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
+        """Serve in a thread; `beside` runs on the control plane meanwhile."""
+        self._beside = beside
         self.url = ""
         self.store = MemoryStore(epoch=new_epoch())
         self.tokens: dict[str, str] = {}
@@ -312,6 +316,8 @@ class ApiServer:
         following = [asyncio.create_task(self._api.run())]
         if self._core.promises is not None:
             following.append(asyncio.create_task(self._core.promises.calendar.run()))
+        if self._beside is not None:
+            following.append(asyncio.create_task(self._beside(self._core)))
         listening = listen(LOOPBACK, self.port)
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._ready.set_result(None)

@@ -90,6 +90,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "snooze": CommandEntry("lcm.cli.fleet.workers:snooze", "Keep an idle worker running for a while.", _CHANGE),
     "remove-lab": CommandEntry("lcm.cli.fleet.workers:remove_lab", "Remove a held lab of an unknown session.", _CHANGE),
     "license": CommandEntry("lcm.cli.fleet.workers:license_", "Register a worker's CML again.", _CHANGE),
+    "forget": CommandEntry("lcm.cli.people.forget:forget", "Remove a person's data (administrators only).", _CHANGE),
     "secret": CommandEntry("lcm.cli.people.secret:app", "Encrypt secrets for documents, and change the key.", _CHANGE),
     "sink": CommandEntry("lcm.cli.fleet.sink:app", "Set where events are sent; resend failed ones.", _CHANGE),
     "up": CommandEntry("lcm.cli.server.up:up", "Run everything in this process.", _RUN),
@@ -102,6 +103,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "cml-sim": CommandEntry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML for any CML client.", _RUN),
     "context": CommandEntry("lcm.cli.people.context:app", "Set which API to use, and with which token.", _OWN),
     "token": CommandEntry("lcm.cli.people.token:app", "Create, list and revoke tokens.", _OWN),
+    "feed": CommandEntry("lcm.cli.people.feed:app", "Subscribe a calendar program to your labs or a class.", _OWN),
     "sign-in": CommandEntry("lcm.cli.people.token:sign_in", "Print a link that signs a browser in.", _OWN),
     "completion": CommandEntry(
         "lcm.cli.output.command:completion", "Print a script that completes commands and names.", _OWN

@@ -13,10 +13,10 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
-from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.mail_server import PASSWORD, Post, mail_server
 from harness.servers import Authority
 from lcm.model.access.mail_address import find_mail_address, to_header_text
 from lcm.model.access.secret import Secret
@@ -26,61 +26,11 @@ from lcm.providers.protocols.mail import Mail, Mailer, RecipientBusy, build_mess
 from lcm.sim.cloud.mailbox import SimulatedMailbox
 from lcm.system.clock import SystemClock
 
-PASSWORD = "correct horse"
 NOW = datetime(2026, 11, 2, 9, tzinfo=UTC)
 ENTRY = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nMETHOD:REQUEST\r\nEND:VCALENDAR\r\n"
 MAIL = Mail(
     "id-1", "ada@example.org", "Gebucht: Übung für Ada", "Hallo Ada,\nÜbung 1 … bis später.\n", "REQUEST", (ENTRY,)
 )
-
-
-class Post:
-    """Takes mails, or answers what it is told to."""
-
-    def __init__(self) -> None:
-        self.taken: list[EmailMessage] = []
-        self.envelopes: list[Envelope] = []
-        self.answer: Callable[[str, str], str | None] = lambda _verb, _text: None
-
-    async def handle_MAIL(self, _s: Any, _session: Session, envelope: Envelope, address: str, _o: Any) -> str:  # noqa: N802
-        envelope.mail_from = address
-        return self.answer("MAIL", address) or "250 OK"
-
-    async def handle_RCPT(self, _s: Any, _session: Session, envelope: Envelope, address: str, _o: Any) -> str:  # noqa: N802
-        envelope.rcpt_tos.append(address)
-        return self.answer("RCPT", address) or "250 OK"
-
-    async def handle_DATA(self, _s: Any, _session: Session, envelope: Envelope) -> str:  # noqa: N802
-        if refused := self.answer("DATA", ""):
-            return refused
-        assert isinstance(envelope.content, bytes)
-        self.envelopes.append(envelope)
-        made = message_from_bytes(envelope.content, policy=SMTP_POLICY)
-        assert isinstance(made, EmailMessage)
-        self.taken.append(made)
-        return "250 taken"
-
-
-def check_password(_server: Any, _session: Any, _envelope: Any, _method: str, data: Any) -> AuthResult:
-    assert isinstance(data, LoginPassword)
-    return AuthResult(success=(data.login, data.password) == (b"lcm", PASSWORD.encode()), handled=False)
-
-
-@asynccontextmanager
-async def mail_server(post: Post, context: ssl.SSLContext | None, **options: Any) -> AsyncIterator[int]:
-    """Serve SMTP on a free port of loopback."""
-    loop = asyncio.get_running_loop()
-    is_safe = context is not None
-    options = {"tls_context": context, "require_starttls": is_safe, "auth_required": is_safe} | options
-    server = await loop.create_server(
-        lambda: SMTP(post, hostname="localhost", authenticator=check_password, **options),
-        "127.0.0.1",
-        0,
-    )
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
 
 
 @pytest.fixture

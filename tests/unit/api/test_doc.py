@@ -94,7 +94,9 @@ def understood(name: str) -> set[int]:
     elsewhere = ("/observe-resources", "/save", "/undrain", "/drain", "/remove-lab", "/status", "/transition")
     stale = name.endswith((*elsewhere, "/console-output")) or "/leases/" in name or "/consoles/" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
-    absent = any(part in name for part in ("/settings", "/telemetry", "/tokens/", "/licenses/", "/deleted-sessions/"))
+    absent = any(
+        part in name for part in ("/settings", "/telemetry", "/tokens/", "/licenses/", "/deleted-sessions/", "/feeds/")
+    )
     # The desk of these tests promises nothing.
     promised = (
         "/preview",

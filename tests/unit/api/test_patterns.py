@@ -31,8 +31,9 @@ SLOW_SECONDS = 0.1
 ENDS = ("", "\0", "(", "\n")
 REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 METHODS = ("match", "fullmatch", "search", "sub", "split", "findall", "finditer")
-MADE_OF_ARGUMENTS = {"world/environment.py"}
-"""Modules that make a pattern of local values. None of them comes from a caller; a new one must be looked at."""
+MADE_OF_ARGUMENTS = {"world/environment.py", "upkeep/pseudonyms.py"}
+"""Modules that make a pattern of local values. None of them comes from a caller, or they are literal words; a new one
+must be looked at."""
 
 
 class Use(NamedTuple):

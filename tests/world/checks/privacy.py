@@ -1,11 +1,11 @@
 """Checks that nobody sees or changes what is another's, and that no secret is shown to anybody."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from lcm.model.access.identity import Caller, Role
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.reservation import Reservation, ReservationPhase
 from lcm.model.kinds.session import LabletSession
 from lcm.sim.world.scenario import SECRET
 from lcm.sim.world.world import Violation
@@ -40,6 +40,24 @@ def touched_is_their_own(_seen: ObservedState, commit: Commit) -> Sequence[Viola
         for one in owned
         if isinstance(one, LabletSession | Reservation) and one.spec.owner != audit.who
     ]
+
+
+def feed_shows_their_own(seen: ObservedState, owner: str, shown: Collection[str]) -> Sequence[Violation]:
+    """Check that a person's feed shows every booking with a time that is theirs and is not over, and nothing else.
+
+    Sessions of a class are shown by it. `shown` are uids.
+    """
+    mine = {uid: one for uid, one in seen.sessions.items() if one.spec.owner == owner}
+    whole = {uid: one for uid, one in seen.reservations.items() if one.spec.owner == owner}
+    timed = {
+        uid for uid, one in mine.items() if uid in seen.live and one.spec.timeslot_start and not one.metadata.owner
+    }
+    booked = {uid for uid, one in whole.items() if one.status.phase is ReservationPhase.PROMISED}
+    lacking = [f"{owner}'s feed lacks what they booked ({uid})" for uid in sorted((timed | booked) - {*shown})]
+    foreign = [
+        f"{owner}'s feed shows what is not theirs ({uid})" for uid in sorted({*shown} - mine.keys() - whole.keys())
+    ]
+    return [Violation(ANOTHERS, text, ()) for text in lacking + foreign]
 
 
 def committed_no_secret(changes: Sequence[Change]) -> Sequence[Violation]:

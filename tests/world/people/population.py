@@ -11,6 +11,7 @@ from world.people.monitor import Monitor
 from world.people.operator import Operator
 from world.people.returner import Returner
 from world.people.stranger import Stranger
+from world.people.subscriber import Subscriber
 from world.people.visitors import Visitors
 from world.scenarios import definition_name
 
@@ -40,5 +41,6 @@ class Population:
         world.begin(operator.answer_alerts())
         world.begin(Stranger(world).pry())
         world.begin(Auditor(world).audit())
+        world.begin(Subscriber(world).read_feeds())
         for name, role in _LISTENERS:
             world.begin(Listener(world, name, role).listen())

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from lcm.control.notices import calendar_feeds
 from lcm.control.objects import actions, reads, steps, writer
 from lcm.control.objects.archive import find_archived
 from lcm.control.objects.records import Record, find_record, with_revision
@@ -107,6 +108,10 @@ def others_are_touched_by_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writer.Writer, "find_anywhere", found)
 
 
+def feeds_are_everybodys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(calendar_feeds, "_is_own_session", lambda *_: True)
+
+
 SESSIONS: Final = (
     Planted("a lab is not removed", LEFT, lab_is_not_removed, QUIET, SOMEBODY),
     Planted(
@@ -136,4 +141,5 @@ SESSIONS: Final = (
     Planted("everybody sees everything", ANOTHERS, everybody_sees_everything, TOWN),
     Planted("lists are everybody's", ANOTHERS, lists_are_everybodys, TOWN),
     Planted("others are touched by name", ANOTHERS, others_are_touched_by_name, TOWN),
+    Planted("feeds are everybody's", ANOTHERS, feeds_are_everybodys, TOWN),
 )

@@ -198,7 +198,7 @@ class Api:
         except LcmError as error:  # of a stream that had begun: it is cut, and the client comes again
             request.problem(error)
         except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
-            _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
+            _log.error("request met a bug", path=_loggable_path(request), trace=traceback.format_exception(error))
             self._count(*_metric_labels(request), BUG.status, time() - began)
             if not request.started:
                 await send_answer(request.scope, send, bug_answer())
@@ -221,7 +221,7 @@ class Api:
         except OSError:
             return  # the client left
         except Exception as error:  # noqa: BLE001 - the outermost edge, likewise
-            _log.error("socket met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
+            _log.error("socket met a bug", path=_loggable_path(request), trace=traceback.format_exception(error))
             self._count(*_metric_labels(request), BUG.status, time() - began)
             await socket.refuse(bug_answer())
 
@@ -297,6 +297,12 @@ class Api:
                 sending.result()
         finally:
             self._streams.leave(request.signed_in.name)
+
+
+def _loggable_path(request: Request) -> str:
+    """Return the path of a request; of a public route without what stands in for its variables, which may be secret."""
+    route, path = request.route, request.scope["path"]
+    return route.path if route is not None and route.policy.public else str(path)
 
 
 def _metric_labels(request: Request) -> tuple[str, str]:

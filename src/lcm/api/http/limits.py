@@ -43,6 +43,9 @@ class ApiLimits:
     exchanges_per_second: float = 1.0
     exchange_burst: int = 200
     """Sign-ins that come back from the provider to one address, behind which a whole class may be."""
+    feeds_per_minute: float = 6.0
+    feed_burst: int = 60
+    """Readings of one calendar feed: whoever has its address may have shared it with many."""
     streams: int = 20
     """Streams that one caller may have open."""
     consoles: int = 20

@@ -34,6 +34,7 @@ class ProblemReason:
 AMBIGUOUS: Final = ProblemReason("Ambiguous", 400, "A header is there twice")
 MALFORMED: Final = ProblemReason("Malformed", 400, "Not JSON")
 UNAUTHORIZED: Final = ProblemReason("Unauthorized", 401, "Sign in first")
+NOT_FOUND: Final = ProblemReason("NotFound", 404, "Not found")
 NO_ROUTE: Final = ProblemReason("NoRoute", 404, "Nothing is here")
 """Distinct from NotFound: a client of another version must not take it for an object that is gone."""
 NO_METHOD: Final = ProblemReason("MethodNotAllowed", 405, "No such method here")

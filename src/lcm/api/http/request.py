@@ -136,6 +136,8 @@ class RequestContext:
     """Sign-ins of each address that have us ask the provider."""
     writes: TokenBuckets = field(init=False)
     """Changes of each user and author."""
+    feeds: TokenBuckets = field(init=False)
+    """Readings of each calendar feed."""
     snapshots: RowSnapshots = field(init=False)
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     acting: Callable[[Caller], Plane] = field(init=False)
@@ -146,6 +148,7 @@ class RequestContext:
         self.bodies = HeldBodies(limits)
         self.exchanges = TokenBuckets(limits, rate=limits.exchanges_per_second, burst=limits.exchange_burst)
         self.writes = TokenBuckets(limits, rate=limits.writes_per_hour / 3600, burst=limits.write_burst)
+        self.feeds = TokenBuckets(limits, rate=limits.feeds_per_minute / 60, burst=limits.feed_burst)
         self.snapshots = RowSnapshots(self.core, self.feed)
         self.acting = lru_cache(maxsize=1_000)(self.core.plane_for)
 

@@ -161,6 +161,10 @@ _HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
         "the ETag that the object must still have; 412 if it has another",
         {"type": "string", "pattern": r'^(\*|"[0-9]{1,15}")' + END, "examples": ['"42"']},
     ),
+    "If-None-Match": (
+        "the ETag of what the client has; 304 while it is the same",
+        {"type": "string", "maxLength": 1024, "examples": ['"5f2b0c91d7e84a36a1c0f4e2b9d86c37"']},
+    ),
     IDEMPOTENCY_KEY: (
         "repeated with the same key, the request is done once and answered as the first time",
         {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}{END}", "examples": ["4f0c2a51-7d0e"]},
@@ -176,6 +180,7 @@ _PATH_PARAMETERS: Final = {
     "id": ("the object's name or uid", {"type": "string", "minLength": 1, "maxLength": 128}),
     "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
     "port": ("the console's name", {"type": "string", "minLength": 1, "maxLength": 128}),
+    "secret": ("the secret of a calendar feed", {"type": "string", "minLength": 1, "maxLength": 200}),
     "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
 }
 
@@ -260,6 +265,8 @@ def _success(route: Route, schemas: Schemas) -> Json:
 
 
 def _failure(route: Route, status: int, schemas: Schemas) -> Json:
+    if status == HTTPStatus.NOT_MODIFIED:
+        return {"description": "What the client has is still so."}
     if route.policy.public and status == HTTPStatus.SERVICE_UNAVAILABLE:
         return _success(route, schemas) | {"description": "Not ready."}
     return {"$ref": f"#/components/responses/Problem{status}"}

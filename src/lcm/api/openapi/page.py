@@ -30,6 +30,7 @@ _EXAMPLE_NAMES: Final = {
     "event-sinks": "pager",
     "sinks": "ops-chat",
     "tokens": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
+    "feeds": "lcm_SECRET",
     "plan": "b2c4d9f0-53a7-4a0e-8a51-6f1d0c9e7b22",
 }
 """The object that the examples use, by the segment of the path that names its kind."""

@@ -33,6 +33,7 @@ from lcm.control.plane.wire import (
     TokenRequest,
     token_info,
 )
+from lcm.control.upkeep.forgetting import ForgetRequest, Forgetting, Forgotten
 from lcm.control.upkeep.rotation import Rotated, Rotation, RotationRequest
 from lcm.model.access.identity import ADMINS, BOOKERS, GRANTS, GUESTS, PEOPLE, STAFF, AccessToken, Caller, Reach, Role
 from lcm.model.access.mail_address import normalize_address
@@ -404,6 +405,28 @@ async def _rotate_keys(request: Request) -> Answer:
     wish = await request.read(RotationRequest, empty=RotationRequest())
     rotation = Rotation(request.writer, request.shared.core.sealing.need_sealer())
     return json_answer(await rotation.run(drop_old=wish.drop_old))
+
+
+async def _forget(request: Request) -> Answer:
+    wish = await request.read(ForgetRequest)
+    core = request.shared.core
+    forgetting = Forgetting(request.writer, request.write_plane, request.shared.tokens, core.library.artifacts)
+    return json_answer(await forgetting.run(wish))
+
+
+FORGET_ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        POST,
+        "/api/forget",
+        _forget,
+        "forgetPerson",
+        "Replace a person by a pseudonym in all that is over, and remove what is theirs; repeat it until it is done",
+        policy=Policy(ADMINS),
+        body=ForgetRequest,
+        answer=Forgotten,
+        also=(409,),
+    ),
+)
 
 
 SECRET_ROUTES: Final[tuple[Route, ...]] = (

@@ -4,7 +4,7 @@ from typing import Final
 
 from lcm.api.gateway import consoles
 from lcm.api.http.routing import Route
-from lcm.api.routes import access, events, installation, internal, oidc, plans, resources, sinks, stream, system
+from lcm.api.routes import access, events, feeds, installation, internal, oidc, plans, resources, sinks, stream, system
 from lcm.api.routes.operations import operation_routes
 from lcm.control.plane.booking_operations import PlacementOperations, PoolOperations
 from lcm.control.plane.lab_operations import LabOperations
@@ -23,8 +23,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     *access.SECRET_ROUTES,
     *access.TOKEN_ROUTES,
     *access.SIGN_IN_ROUTES,
+    *feeds.ROUTES,
     *oidc.ROUTES,
     *access.AUDIT_ROUTES,
+    *access.FORGET_ROUTES,
     *operation_routes(PlacementOperations),
     *operation_routes(PoolOperations),
     *plans.ROUTES,

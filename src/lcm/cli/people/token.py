@@ -153,7 +153,7 @@ def _make_offline(
 def _token_row(one: "TokenInfo") -> tuple[str, ...]:
     now = SystemClock().now()
     until = f"in {render.format_wait(one.expires_at - now)}" if one.expires_at else _NEVER
-    kind = "session" if one.session else "invitation" if one.seat else "token"
+    kind = "session" if one.session else "invitation" if one.seat else "feed" if one.calendar else "token"
     return one.id, one.name, one.role, kind, render.format_age(one.created_at, now), until, one.made_by
 
 

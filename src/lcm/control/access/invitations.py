@@ -1,8 +1,11 @@
-"""Invitations: a link for whoever is to use one session, without an account.
+"""Invitations, a link for whoever is to use one session, without an account; and calendar feeds.
 
 Made by `api` for a session's owner and for staff. An invitation is a token of the role guest whose reach is one seat:
 listed, revocable, expiring, and stored as its SHA-256 like every other. Whoever opens its link gets a browser's session
 that ends with it. It is for the learner of the moment: once the session is for somebody else, it opens nothing.
+
+A calendar feed is a token too, with the role of whoever made it. Its secret is part of an address that calendar
+programs read; it opens nothing else, and it ends with the credential that it was made with.
 """
 
 from datetime import datetime, timedelta
@@ -12,10 +15,11 @@ import structlog
 
 from lcm.control.access.tokens import Credential, Tokens
 from lcm.control.objects.writer import Writer
-from lcm.model.access.identity import AccessToken, Reach, Role
+from lcm.model.access.identity import OWN_CALENDAR, AccessToken, Reach, Role
 from lcm.model.access.learner import learner_of
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import NoRoom, Refused
+from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession
 
 MOST_INVITATIONS: Final = 10
@@ -67,3 +71,37 @@ def _find_end(session: LabletSession, now: datetime) -> datetime:
     spec, status = session.spec, session.status
     latest = max(now, spec.give_up_at or now) + timedelta(minutes=spec.duration_minutes or 0)
     return (status.ends_at or spec.timeslot_end or latest) + CLEAN_UP_TIME
+
+
+MOST_FEEDS: Final = 10
+"""How many calendar feeds one person can have at once."""
+FEED_LIFE: Final = timedelta(days=366)
+
+
+async def make_feed_token(
+    tokens: Tokens,
+    whole: Reservation | None,
+    *,
+    writer: Writer,
+    made_with: Credential | None,
+    life: timedelta = FEED_LIFE,
+) -> tuple[Secret, AccessToken]:
+    """Make the token of a calendar feed of a class, or without one of all that is the caller's.
+
+    It ends also with the credential that it is made with. Raise NoRoom when the caller has too many feeds.
+    """
+    caller = writer.caller
+    if tokens.count_feeds(caller.name) >= MOST_FEEDS:
+        raise NoRoom(f"{caller.name} has {MOST_FEEDS} calendar feeds; revoke one first: lcm feed list")
+    until = writer.clock.now() + life
+    secret, token = await tokens.make(
+        caller.name,
+        caller.role,
+        expires_at=min(until, (made_with.bound if made_with else None) or until),
+        made_by=caller.name,
+        made_with=made_with,
+        writer=writer,
+        reach=Reach(email=caller.reach.email, calendar=whole.metadata.uid if whole else OWN_CALENDAR),
+    )
+    _log.info("calendar feed made", id=token.id, calendar=token.reach.calendar)
+    return secret, token

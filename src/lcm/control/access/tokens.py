@@ -121,17 +121,34 @@ class Tokens:
         return found.caller if found else None
 
     def find_credential(self, presented: str, actor: str = "") -> Credential | None:
-        """Return what a token proves; None for one that is unknown, revoked or expired."""
+        """Return what a token proves; None for one that is unknown, revoked or expired, and for a calendar feed's."""
         digest = digest_of(presented)
         for key in self._service_digests:
             if hmac.compare_digest(digest, key):
                 return Credential(Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=actor))
-        known = self._credentials.get(digest)
-        if known is None or (known.expires_at is not None and self._clock.now() >= known.expires_at):
+        known = self._find_valid(digest)
+        if known is None or known.caller.reach.calendar:
             return None
         if known.caller.role is Role.SERVICE:
             return replace(known, caller=msgspec.structs.replace(known.caller, actor=actor))
         return known
+
+    def find_feed(self, presented: str) -> Credential | None:
+        """Return whose calendar feed a secret opens; None for one that is unknown, revoked, expired or no feed's."""
+        known = self._find_valid(digest_of(presented))
+        return known if known is not None and known.caller.reach.calendar else None
+
+    def count_feeds(self, name: str) -> int:
+        """Return how many valid calendar feeds somebody has, as far as this process knows."""
+        now = self._clock.now()
+        several = (one for one in self._credentials.values() if one.caller.name == name and one.caller.reach.calendar)
+        return sum(one.expires_at is None or now < one.expires_at for one in several)
+
+    def _find_valid(self, digest: str) -> Credential | None:
+        """Return what is known of a hash. As only hashes are looked up, how long it takes tells nothing of a secret."""
+        known = self._credentials.get(digest)
+        is_over = known is not None and known.expires_at is not None and self._clock.now() >= known.expires_at
+        return None if is_over else known
 
     def is_unchanged(self, credential: Credential) -> bool:
         """Return whether a credential still is what it was when found; the caller checks its expiry."""

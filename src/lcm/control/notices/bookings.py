@@ -5,7 +5,7 @@ concerns its learners and its owner: it is announced as a whole, and its session
 owns a session that is for somebody else hears of its troubles only. Used by `notices.delivery`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -92,6 +92,20 @@ def read_bookings(resource: LabletSession | Reservation, find: Find) -> Mapping[
     """Return what a session or a class is to each person whom it concerns, by address."""
     several = _session_views(resource, find) if isinstance(resource, LabletSession) else _class_views(resource, find)
     return {one.recipient: one for one in several}
+
+
+def read_own_session(session: LabletSession, find: Find) -> Booking:
+    """Return what a session is by itself, whoever it concerns."""
+    return _session_view(session, None, find)
+
+
+def read_own_class(whole: Reservation, places: Collection[int], find: Find) -> Booking:
+    """Return what a class is to whoever has these places in it: to its owner, with all of them."""
+    slots = dict[int, Slot]()
+    for held in whole.status.held:
+        if place_of(whole.spec, held) in places and (slot := _held_slot(whole, held, find)) is not None:
+            slots.setdefault(occurrence_of(whole.spec, held) - 1, slot)
+    return replace(_class_view(whole, find), slots=slots)
 
 
 def class_of(session: LabletSession, find: Find) -> Reservation | None:

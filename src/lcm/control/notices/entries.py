@@ -1,16 +1,16 @@
-"""Calendar entries (RFC 5545) of bookings, as invitations and cancellations in mails (RFC 5546). Pure.
+"""Calendar entries (RFC 5545) of bookings: in mails as invitations and cancellations (RFC 5546), and in feeds. Pure.
 
 A booking has one UID for its whole life, and so has a series: its occurrences follow from a rule in the time zone of
 the series, so that they survive changes to daylight-saving time. What differs from the rule is an exception of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from icalendar import Calendar, Event, vCalAddress, vRecur
+from icalendar import Calendar, Event, Timezone, vCalAddress, vDuration, vRecur
 
 from lcm.model.kinds.reservation import Recurrence, ReservationSpec, Slot, occurrences
 
@@ -19,6 +19,9 @@ CANCEL: Final = "CANCEL"
 _PRODUCT: Final = "-//Lablet Cloud Manager//notices//EN"
 _ZONE_MARGIN: Final = timedelta(days=366)
 _MAX_SUMMARY: Final = 200
+REFRESH_INTERVAL: Final = timedelta(minutes=15)
+"""How often programs are asked to read a feed."""
+_NEVER_CHANGED: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +43,46 @@ class Entry:
     first: Slot | None = None
     occurrence: datetime | None = None
     is_cancelled: bool = False
+    changed_at: datetime | None = None
+    """When what it shows last changed, if that is known."""
 
 
 def write_calendar(entries: Iterable[Entry], method: str, now: datetime) -> bytes:
     """Return a calendar with these entries, as mails carry it."""
+    calendar = _begin_calendar()
+    calendar.add("method", method)
+    return _finish_calendar(calendar, entries, now)
+
+
+def write_feed(entries: Sequence[Entry], title: str) -> bytes:
+    """Return a calendar with these entries, as programs read it again and again: the same as long as they are.
+
+    It has no METHOD, as nobody is invited by it.
+    """
+    calendar = _begin_calendar()
+    calendar.add("name", title)
+    calendar.add("x-wr-calname", title)
+    calendar.add("refresh-interval", REFRESH_INTERVAL, parameters={"VALUE": "DURATION"})
+    calendar.add("x-published-ttl", vDuration(REFRESH_INTERVAL))
+    if not any(entry.slots for entry in entries):
+        # A calendar must have a part.
+        calendar.add_component(Timezone.from_tzid("Etc/UTC"))
+    stamps = [entry.changed_at for entry in entries if entry.changed_at]
+    return _finish_calendar(calendar, entries, max(stamps, default=_NEVER_CHANGED))
+
+
+def _begin_calendar() -> Calendar:
     calendar = Calendar()
     calendar.add("prodid", _PRODUCT)
     calendar.add("version", "2.0")
     calendar.add("calscale", "GREGORIAN")
-    calendar.add("method", method)
+    return calendar
+
+
+def _finish_calendar(calendar: Calendar, entries: Iterable[Entry], now: datetime) -> bytes:
     moments = [now]
     for entry in entries:
-        for event in _build_events(entry, now):
+        for event in _build_events(entry, entry.changed_at or now):
             calendar.add_component(event)
         moments += [moment for slot in entry.slots.values() for moment in slot]
     first, last = min(moments) - _ZONE_MARGIN, max(moments) + _ZONE_MARGIN
@@ -109,6 +140,8 @@ def _build_event(entry: Entry, start: datetime, end: datetime, now: datetime, *o
     event.add("transp", "OPAQUE")
     if entry.description:
         event.add("description", entry.description)
+    if entry.changed_at is not None:
+        event.add("last-modified", entry.changed_at.astimezone(UTC))
     if entry.url:
         event.add("url", entry.url)
     if entry.organizer:

@@ -129,6 +129,12 @@ class NoticeRecords:
         self._people = {who: one for who, one in self._people.items() if one.at >= before}
 
 
+async def read_told(store: Store, key: str, recipient: str) -> ToldBooking | None:
+    """Read what somebody was told of a booking; None means nothing."""
+    entry = await store.get(told_key(key, recipient))
+    return _decode_or_none(entry, ToldBooking) if entry else None
+
+
 def told_key(key: str, recipient: str) -> str:
     """Return the store key of what somebody was told of a booking."""
     return f"{TOLD}{_digest(key)}/{_digest(recipient)}"

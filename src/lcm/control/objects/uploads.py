@@ -133,5 +133,11 @@ async def _scan(store: Store, prefix: str) -> AsyncIterator[Entry]:
         page = await store.scan(prefix, limit=_PAGE, cursor=page.next)
 
 
+def uploads_of(name: str) -> tuple[str, str]:
+    """Return the prefix of the records of somebody's uploads, and the key of their guard."""
+    owner = quote(name, safe="")
+    return f"{UPLOADS_PREFIX}{owner}/", f"{_GUARDS_PREFIX}{owner}"
+
+
 def _key_of(owner: str, digest: str) -> str:
     return f"{UPLOADS_PREFIX}{owner}/{digest}"

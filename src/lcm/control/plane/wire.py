@@ -15,7 +15,17 @@ from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import Action, Applied, Document, ReservationAction, SessionAction, WorkerAction
 from lcm.model.access.identity import AccessToken, Role, Subject
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import Count, Moment, Name, Part, Positive, ShortText, Text, shorten_text
+from lcm.model.base.resource import (
+    DEFAULT_NAMESPACE,
+    Count,
+    Moment,
+    Name,
+    Part,
+    Positive,
+    ShortText,
+    Text,
+    shorten_text,
+)
 from lcm.model.kinds.session import Email
 from lcm.model.kinds.sink import SinkSpec, SinkStatus
 from lcm.store.base import Lease
@@ -223,6 +233,7 @@ LONGEST_LIFE_SECONDS: Final = 90 * 86_400
 DEFAULT_LIFE_SECONDS: Final = 30 * 86_400
 MOST_TRACKS: Final = 32
 _MOST_SECONDS: Final = 100 * 365 * 86_400
+_FEED_SECONDS: Final = 366 * 86_400
 
 
 class TokenRequest(Part):
@@ -243,7 +254,8 @@ class TokenRequest(Part):
 class TokenInfo(Part):
     """A token as it may be shown, without its text and its hash. `session` marks the token of a browser's sign-in.
 
-    `seat` is the uid of the session that an invitation is for.
+    `seat` is the uid of the session that an invitation is for; `calendar` what a feed shows, if it is one's: "own", or
+    the uid of a class.
     """
 
     id: str
@@ -256,6 +268,7 @@ class TokenInfo(Part):
     email: str = ""
     tracks: tuple[str, ...] = ()
     seat: str = ""
+    calendar: str = ""
 
 
 class TokenMade(Part):
@@ -286,6 +299,21 @@ class InvitationRequest(Part):
 
 class Invitation(Part):
     """A path below the API's address at which a browser can use one session until it expires; it is shown only once."""
+
+    path: str
+    info: TokenInfo
+
+
+class FeedRequest(Part):
+    """A calendar feed to make: of a class, or else of all that is the caller's. It ends after a year at the latest."""
+
+    reservation: Name | None = None
+    namespace: Name = DEFAULT_NAMESPACE
+    expires_in_seconds: Annotated[int, msgspec.Meta(ge=60, le=_FEED_SECONDS, examples=[_FEED_SECONDS])] = _FEED_SECONDS
+
+
+class FeedMade(Part):
+    """A path below the API's address at which a calendar program reads a feed until it expires. It is shown once."""
 
     path: str
     info: TokenInfo

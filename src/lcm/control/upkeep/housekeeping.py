@@ -31,6 +31,7 @@ from lcm.control.objects.records import (
     UIDS,
     Record,
     deletion_moment,
+    find_settings,
     forget_cached,
     read_entry,
     removal_ops,
@@ -39,6 +40,7 @@ from lcm.control.objects.records import (
 from lcm.control.objects.writer import commit_ops
 from lcm.control.plane.protocol import ObjectChange
 from lcm.control.telemetry import alerts
+from lcm.control.upkeep.forgetting import Retention
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, StoreFull, TooLarge
 from lcm.model.base.event import encode_event
@@ -180,6 +182,7 @@ async def sweep_archive(store: Store, before: datetime) -> int:
 
 INTERVAL: Final = timedelta(minutes=10)
 UPLOADS_INTERVAL: Final = timedelta(hours=1)
+FORGET_INTERVAL: Final = timedelta(hours=1)
 ARCHIVE_INTERVAL: Final = timedelta(minutes=1)
 HISTORY_RETENTION: Final = timedelta(hours=1)
 """How long a watch may be disconnected and still resume."""
@@ -248,6 +251,8 @@ class Housekeeping:
         self._ended = EndedSessions.follow(cache) if cache else None
         self._artifacts = artifacts
         self._uploads_swept_at: datetime | None = None
+        self._retention = Retention(store, artifacts)
+        self._forgot_at: datetime | None = None
         self._due: dict[str, datetime] = {}
         """When the first record below a prefix can be too old, of those that are kept for a time."""
 
@@ -289,6 +294,7 @@ class Housekeeping:
             "stays": await self._sweep(stays.STAYS, _is_older_stay, now - STAYS_KEPT),
             "stay_costs": await self._sweep(stays.STAY_COSTS, _is_older_stay, now - STAYS_KEPT),
             "uploads": await self._sweep_uploads(now),
+            "documents_without_names": await self._forget_old(now),
             "track_marks": await self._sweep(TRACK_MARKS, lambda *_: True, now),
         }
         if any(swept.values()):
@@ -301,6 +307,16 @@ class Housekeeping:
             return 0
         self._uploads_swept_at = now
         return await uploads.sweep_uploads(self._store, self._artifacts, now)
+
+    async def _forget_old(self, now: datetime) -> int:
+        """Forget those who are named in what ended long ago, if the settings say so and it was not done lately."""
+        last = self._forgot_at
+        if last is not None and now - last < FORGET_INTERVAL:
+            return 0
+        self._forgot_at = now
+        settings = await find_settings(self._store)
+        days = settings.spec.privacy.retention_days if settings else None
+        return await self._retention.forget_before(now - timedelta(days=days)) if days else 0
 
     async def _sweep_old(self, prefix: str, moment_of: Callable[[Entry], datetime], kept: timedelta) -> int:
         """Delete the records that are older than they are kept; return how many. None is read before one can be."""

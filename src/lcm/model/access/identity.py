@@ -57,9 +57,13 @@ class Reach(Part):
     """The only tracks on which its holder books; none means all."""
     seat: str = ""
     """The uid of the one session that a guest sees, while it is for `email`."""
+    calendar: str = ""
+    """What a calendar feed shows: OWN_CALENDAR, or the uid of a class. Its secret opens this feed and nothing else."""
 
 
 NO_REACH: Final = Reach()
+OWN_CALENDAR: Final = "own"
+"""The feed of all that is its holder's."""
 
 
 class Caller(Part):

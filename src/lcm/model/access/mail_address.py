@@ -13,6 +13,8 @@ MAX_ADDRESS_LENGTH: Final = 254
 IMPLICIT_TLS_PORT: Final = 465
 """The port of mail servers on which TLS begins with the first byte."""
 
+NO_MAIL_DOMAIN: Final = "forgotten.invalid"
+"""The domain of those who were forgotten. No such domain exists (RFC 2606), and nothing is sent to it."""
 _MAX_LOCAL_LENGTH: Final = 64
 _ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -24,7 +26,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 def find_mail_address(text: str | None) -> str | None:
     """Return a text as an address that can stand in a header as it is; None if it is no such address.
 
-    Quoted local parts, comments and address literals are not accepted. A domain in another script is written in ASCII.
+    Quoted local parts, comments, address literals and pseudonyms are not accepted.
+    A domain in another script is written in ASCII.
     """
     local, mark, domain = (text or "").strip().rpartition("@")
     try:
@@ -32,6 +35,8 @@ def find_mail_address(text: str | None) -> str | None:
     except UnicodeError:
         return None
     found = f"{local}@{ascii_domain}"
+    if ascii_domain == NO_MAIL_DOMAIN:
+        return None
     is_valid = _LOCAL_PART.fullmatch(local) and _DOMAIN.fullmatch(ascii_domain) and len(local) <= _MAX_LOCAL_LENGTH
     return found if is_valid and len(found) <= MAX_ADDRESS_LENGTH else None
 

@@ -119,6 +119,15 @@ class ArtifactSettings(Part):
     retention_days: Days | None = None
 
 
+class PrivacySettings(Part):
+    """After how many days those are forgotten who are named in what has ended; never, without it.
+
+    Their names are replaced by pseudonyms, and what was collected from their labs is removed.
+    """
+
+    retention_days: Days | None = None
+
+
 class QuotaRule(Part):
     """Limits for those bookings that it selects; what it does not name is left to other rules.
 
@@ -192,6 +201,7 @@ class SystemSettingsSpec(Part):
     artifacts: ArtifactSettings = ArtifactSettings()
     quotas: QuotaSettings = QuotaSettings()
     budgets: BudgetSettings = BudgetSettings()
+    privacy: PrivacySettings = PrivacySettings()
 
 
 class SystemSettings(Part):
