@@ -79,7 +79,8 @@ async def test_a_learner_of_a_class_sees_one_entry_and_its_owner_one_for_all() -
 async def test_a_seat_of_a_class_that_was_handed_over_is_in_one_feed_only() -> None:
     whole, sessions = with_sessions(school_class(BOB, "cy@example.org"))
     handed: LabletSession = replace(sessions[0], spec=replace(sessions[0].spec, student_email=ADA))
-    assert [one.uid for one in await shown(holder(), whole, handed, sessions[1])] == ["uid-class-1@lcm"]
+    assert [one.uid for one in await shown(holder(), whole, handed, sessions[1])] == ["uid-class@lcm"], "as in mails"
+    assert not await shown(holder(BOB), whole, handed, sessions[1])
 
 
 async def test_a_series_keeps_the_time_on_the_wall_across_a_change_of_the_clocks() -> None:

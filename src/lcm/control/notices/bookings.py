@@ -99,13 +99,20 @@ def read_own_session(session: LabletSession, find: Find) -> Booking:
     return _session_view(session, None, find)
 
 
-def read_own_class(whole: Reservation, places: Collection[int], find: Find) -> Booking:
-    """Return what a class is to whoever has these places in it: to its owner, with all of them."""
+def read_own_class(whole: Reservation, numbers: Collection[int], find: Find) -> Booking:
+    """Return what a class is to whoever has the claims of these numbers in it: to its owner, with all of them."""
     slots = dict[int, Slot]()
     for held in whole.status.held:
-        if place_of(whole.spec, held) in places and (slot := _held_slot(whole, held, find)) is not None:
+        slot = _held_slot(whole, held, _find_session(whole, held, find)) if held.number in numbers else None
+        if slot is not None:
             slots.setdefault(occurrence_of(whole.spec, held) - 1, slot)
     return replace(_class_view(whole, find), slots=slots)
+
+
+def user_of(whole: Reservation, held: ReservationClaim, find: Find) -> str:
+    """Return the address of whom a claim of a class is for, as it is now; empty if nobody is named."""
+    session = _find_session(whole, held, find)
+    return normalize_address(session.spec.student_email if session else learner_of(whole.spec, held))
 
 
 def class_of(session: LabletSession, find: Find) -> Reservation | None:
@@ -206,8 +213,7 @@ def _class_views(whole: Reservation, find: Find) -> Iterator[Booking]:
     for held in whole.status.held:
         session = _find_session(whole, held, find)
         slot, occurrence = _held_slot(whole, held, session), occurrence_of(spec, held) - 1
-        learner = normalize_address(session.spec.student_email if session else learner_of(spec, held))
-        for person in {owner, learner} - {""}:
+        for person in {owner, user_of(whole, held, find)} - {""}:
             if slot is not None:
                 slots.setdefault(person, {}).setdefault(occurrence, slot)
     for person, own in slots.items():

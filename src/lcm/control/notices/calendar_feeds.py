@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lcm.control.notices.bookings import Booking, Find, class_of, read_own_class, read_own_session
+from lcm.control.notices.bookings import Booking, Find, class_of, read_own_class, read_own_session, user_of
 from lcm.control.notices.entries import Entry, write_feed
 from lcm.control.notices.notice_records import read_told
 from lcm.control.objects.cache import Cache
@@ -21,7 +21,7 @@ from lcm.model.access.mail_address import find_mail_address, normalize_address
 from lcm.model.base.resource import shorten_text, to_one_line
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.model.kinds.reservation import Reservation, ReservationPhase, place_of
+from lcm.model.kinds.reservation import Reservation, ReservationPhase
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.store.base import Store, scan_all
 from lcm.system.tasks import TimeSlice
@@ -52,7 +52,7 @@ async def make_feed(store: Store, cache: Cache | None, holder: Caller, now: date
         if found is None or not can_see(holder, found):
             return None
         known = await _read_known(store, cache)
-        several, title = [_own_class(found, _all_places(found), known.find)], f"Class {found.metadata.name}"
+        several, title = [_own_class(found, _all_claims(found), known.find)], f"Class {found.metadata.name}"
     shown = choose_shown(several, now)
     return write_feed([await _make_entry(store, one) for one in shown], title)
 
@@ -105,8 +105,8 @@ async def _find_own(known: _Known, holder: Caller) -> AsyncIterator[OwnBooking]:
     for resource in known.resources:
         await time_slice.yield_if_over()
         if isinstance(resource, Reservation):
-            if places := _places_of(resource, holder):
-                yield _own_class(resource, places, known.find, find_mail_address(_heard_as(resource, holder)))
+            if numbers := _claims_of(resource, holder, known.find):
+                yield _own_class(resource, numbers, known.find, find_mail_address(_heard_as(resource, holder)))
         elif isinstance(resource, LabletSession) and _is_own_session(resource, holder, known.find):
             heard_as = find_mail_address(_heard_as(resource, holder))
             yield OwnBooking(read_own_session(resource, known.find), changed_at(resource), heard_as)
@@ -118,21 +118,21 @@ def _is_own_session(session: LabletSession, holder: Caller, find: Find) -> bool:
         return False
     whole = class_of(session, find)
     held = next((one for one in whole.status.held if one.session == session.metadata.name), None) if whole else None
-    return whole is None or held is None or place_of(whole.spec, held) not in _places_of(whole, holder)
+    return whole is None or held is None or held.number not in _claims_of(whole, holder, find)
 
 
-def _places_of(whole: Reservation, holder: Caller) -> Collection[int]:
-    """Return which places of a class are a person's: all are its owner's."""
+def _claims_of(whole: Reservation, holder: Caller, find: Find) -> Collection[int]:
+    """Return the numbers of the claims of a class that are a person's: all are its owner's."""
     if whole.status.phase is ReservationPhase.PENDING:
         return ()
     if is_owner(holder, whole):
-        return _all_places(whole)
+        return _all_claims(whole)
     own = holder.reach.email
-    return {place for place, one in enumerate(whole.spec.student_emails, 1) if own and normalize_address(one) == own}
+    return {one.number for one in whole.status.held if own and user_of(whole, one, find) == own}
 
 
-def _all_places(whole: Reservation) -> Collection[int]:
-    return range(1, whole.spec.count + 1)
+def _all_claims(whole: Reservation) -> Collection[int]:
+    return {one.number for one in whole.status.held}
 
 
 def _heard_as(resource: LabletSession | Reservation, holder: Caller) -> str:
@@ -143,12 +143,12 @@ def _heard_as(resource: LabletSession | Reservation, holder: Caller) -> str:
     return next((one for one in written if one and own and normalize_address(one) == own), spec.owner)
 
 
-def _own_class(whole: Reservation, places: Collection[int], find: Find, heard_as: str | None = None) -> OwnBooking:
+def _own_class(whole: Reservation, numbers: Collection[int], find: Find, heard_as: str | None = None) -> OwnBooking:
     several = (
         find(Ref(LabletSession, one.session, whole.metadata.namespace)) for one in whole.status.held if one.session
     )
     newest = max(changed_at(one) for one in (whole, *several) if one is not None)
-    return OwnBooking(read_own_class(whole, places, find), newest, heard_as)
+    return OwnBooking(read_own_class(whole, numbers, find), newest, heard_as)
 
 
 def changed_at(resource: Resource) -> datetime:
