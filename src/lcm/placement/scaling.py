@@ -38,7 +38,8 @@ class PoolLoad:
     more would hold them. `held` ones wait for a worker that comes up. `unsuited` ones suit no worker of the pool.
 
     `current` is how many workers there are or will be by what was decided before. Of these, `promised` are for the
-    minimum, for claims that are due, or made by others; `busy` ones besides have sessions.
+    minimum, for claims that are due, or made by others; `busy` ones besides have sessions. `leaving` ones run besides,
+    and stop as soon as nobody is on them.
 
     `closed` says in a word why nothing may be started, and `opens_at` until when. `room` is what budgets and licences
     leave besides what is promised. `failing` tells of workers that do not come up.
@@ -65,6 +66,7 @@ class PoolLoad:
     current: int = 0
     promised: int = 0
     busy: int = 0
+    leaving: int = 0
     closed: Literal["", "hours", "paused"] = ""
     opens_at: datetime | None = None
     room: LoadRoom = ROOMY
@@ -269,7 +271,8 @@ def _grow(load: PoolLoad, exceeded: list[Threshold]) -> SizeDecision:
     wanted = max(load.machines, 1)
     if load.failing:
         return SizeDecision(current, "none", "launch_failed", load.failing)
-    if current >= load.most:
+    room = load.most - current - load.leaving
+    if room <= 0:
         return SizeDecision(current, "none", *_maximum_reason(load))
     left = load.affordable - current
     if left <= 0:
@@ -278,7 +281,7 @@ def _grow(load: PoolLoad, exceeded: list[Threshold]) -> SizeDecision:
     if due is not None:
         reason = f"the pool changed for the load, and grows again at {format_moment(due)} at the earliest"
         return SizeDecision(current, "none", "cooldown", reason, due=due)
-    more = min(wanted, load.most - current, left)
+    more = min(wanted, room, left)
     if load.machines:
         reason = f"sessions wait whom no worker will hold soon; {load.machines} more would hold them"
         return SizeDecision(current + more, "scale_up", "waiting", reason)

@@ -70,6 +70,8 @@ def brief(found: SizeDecision) -> tuple[int, str]:
         ({"waiting": 3, "machines": 2}, (3, "waiting")),
         ({"waiting": 30, "machines": 9}, (3, "waiting")),
         ({"serving": 3, "waiting": 3, "machines": 2}, (3, "maximum")),
+        ({"serving": 2, "waiting": 3, "machines": 2, "leaving": 1}, (2, "maximum")),
+        ({"serving": 1, "waiting": 3, "machines": 2, "leaving": 1}, (2, "waiting")),
         ({"serving": 3, "claimed": cores(144)}, (3, "maximum")),
         ({"coming": 1, "held": 2, "claimed": cores(50)}, (2, "booting")),
         ({"unsuited": 2, "claimed": cores(20)}, (1, "unsuited")),

@@ -120,6 +120,7 @@ def measure_load(view: PoolView, made: PoolPlan, waiting: WaitingLoad) -> PoolLo
         current=len(made.promised | made.open),
         promised=len(made.promised),
         busy=len(made.busy - made.promised),
+        leaving=_count_leaving(view, made),
         closed=closed,  # type: ignore[arg-type]  # asserted above
         opens_at=times.next_change(view.now) if closed else None,
         room=LoadRoom(told.workers, told.why, told.reason) if told else ROOMY,
@@ -127,6 +128,13 @@ def measure_load(view: PoolView, made: PoolPlan, waiting: WaitingLoad) -> PoolLo
         down_at=status.load_down_at,
         failing=_describe_failure(view, made),
     )
+
+
+def _count_leaving(view: PoolView, made: PoolPlan) -> int:
+    """Return how many workers that the pool made run and fill no seat: they stop as soon as nobody is on them."""
+    seated = {one.metadata.uid for one in made.seats.values()}
+    mine = (one for one in view.workers if view.owns(one) and one.metadata.uid not in seated)
+    return sum(is_wanted(one) and not is_leaving(one, view.now) for one in mine)
 
 
 def _is_active(view: PoolView, worker: LabWorker) -> bool:
