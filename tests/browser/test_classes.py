@@ -16,6 +16,7 @@ ZONE = ZoneInfo("Europe/Berlin")
 HERE: dict[str, Any] = {"timezone_id": "Europe/Berlin", "locale": "en-GB"}
 """Where the people of these tests are: what a page shows depends on it."""
 DAY = datetime.now(ZONE).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=2)
+SERIES = {"every": "week", "until": f"{DAY + timedelta(days=14):%Y-%m-%d}", "time_zone": "Europe/Berlin"}
 ADA, BOB, EVE = "ada@example.org", "bob@example.org", "eve@example.org"
 LAB = "ccna-basics:1.0.0"
 
@@ -51,12 +52,12 @@ def reserve_soon(it: Installation, token: str, name: str, **more: Any) -> None:
 
 @pytest.fixture(scope="module")
 def school(installation: Installation) -> Installation:
-    """A class that is about to begin, a series, and a lab that fills the one machine it may have."""
+    """A class that is about to begin, two series, and a lab that fills the one machine it may have."""
     token = installation.token("tess", "instructor")
     people = {"count": 2, "student_emails": [ADA, BOB]}
     reserve_soon(installation, token, "today", definition=LAB, **people)
-    series = {"every": "week", "until": f"{DAY + timedelta(days=14):%Y-%m-%d}", "time_zone": "Europe/Berlin"}
-    reserve(installation, token, "routing", at(9), definition=LAB, recurrence=series, **people)
+    for name in ("routing", "switching"):
+        reserve(installation, token, name, at(9), definition=LAB, recurrence=SERIES, **people)
     spec: dict[str, Any] = installation.ask("GET", f"/api/lablet-definitions/{LAB}")["spec"]
     spec |= {"lab_track": "solo", "resource_requirements": {"cpu_cores": 40, "memory_gb": 8}}
     solo = {"metadata": {"name": "solo:1.0.0"}, "spec": spec}
@@ -155,7 +156,7 @@ def test_learners_are_pasted_and_swapped_and_seats_follow_them(tess: Watched, sc
 
 
 def test_a_series_gets_longer_and_one_meeting_of_it_is_left_out(tess: Watched, school: Installation) -> None:
-    page = tess.open("/reservations/routing")
+    page = tess.open("/reservations/switching")
     meetings = page.locator("summary")
     expect(meetings).to_have_count(3)
     dialog = begin(page, "Extend")
@@ -169,7 +170,7 @@ def test_a_series_gets_longer_and_one_meeting_of_it_is_left_out(tess: Watched, s
     dialog.get_by_role("button", name="Leave it out").click()
     expect(meetings).to_have_count(2)
     expect(meetings.nth(1)).to_contain_text(say(at(9, 14)))
-    held = school.ask("GET", "/api/reservations/routing")["status"]["held"]
+    held = school.ask("GET", "/api/reservations/switching")["status"]["held"]
     assert {one["occurrence"] for one in held} == {1, 3}
 
 
@@ -252,6 +253,8 @@ def test_what_can_be_dragged_can_be_moved_with_the_keyboard_and_nothing_of_other
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.get_by_text("USD a day")).to_have_count(0)
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    assert not is_wider_than_screen(page)
 
 
 def test_an_instructor_looks_into_a_seat_and_the_learner_is_told(
