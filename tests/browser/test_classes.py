@@ -37,25 +37,12 @@ def reserve(it: Installation, token: str, name: str, start: datetime, **more: An
     it.ask("POST", "/api/reservations", token=token, json={"metadata": {"name": name}, "spec": slot | more})
 
 
-def reserve_soon(it: Installation, token: str, name: str, **more: Any) -> None:
-    """Reserve for the first minute that is accepted."""
-    minutes = 1
-    while True:
-        start = datetime.now(UTC) + timedelta(minutes=minutes)
-        try:
-            return reserve(it, token, name, start, **more)
-        except AssertionError as error:
-            assert "NoRoom" in str(error), error
-            minutes += 1
-            assert minutes < 10, error
-
-
 @pytest.fixture(scope="module")
 def school(installation: Installation) -> Installation:
     """A class that is about to begin, two series, and a lab that fills the one machine it may have."""
     token = installation.token("tess", "instructor")
     people = {"count": 2, "student_emails": [ADA, BOB]}
-    reserve_soon(installation, token, "today", definition=LAB, **people)
+    installation.reserve_soon(token, "today", {"definition": LAB, **people}, hours=1)
     for name in ("routing", "switching"):
         reserve(installation, token, name, at(9), definition=LAB, recurrence=SERIES, **people)
     spec: dict[str, Any] = installation.ask("GET", f"/api/lablet-definitions/{LAB}")["spec"]
@@ -278,9 +265,7 @@ def test_an_instructor_looks_into_a_seat_and_the_learner_is_told(
         expect(mine.get_by_text(re.compile("tess .* looks along"))).to_be_visible()
 
 
-def test_an_invitation_opens_one_seat_and_nothing_else(
-    tess: Watched, chromium: Browser, school: Installation
-) -> None:
+def test_an_invitation_opens_one_seat_and_nothing_else(tess: Watched, chromium: Browser, school: Installation) -> None:
     page = tess.open("/reservations/today")
     page.get_by_role("listitem").filter(has_text=BOB).get_by_role("button", name=re.compile("^Invite")).click()
     dialog = page.get_by_role("dialog").filter(visible=True)

@@ -36,7 +36,14 @@ STAFF_PAGES = (
     "/reservations/for-axe",
     "/reservations/for-axe/hand-out",
 )
-INSTRUCTOR_PAGES = ("/", "/book", "/calendar", "/reservations", "/reservations/for-tess", "/reservations/for-tess/hand-out")
+INSTRUCTOR_PAGES = (
+    "/",
+    "/book",
+    "/calendar",
+    "/reservations",
+    "/reservations/for-tess",
+    "/reservations/for-tess/hand-out",
+)
 VIEWER_PAGES = ("/", "/calendar", "/tokens")
 SINK = {"name": "for-axe", "url": "https://hooks.example.org/lcm", "event_types": ["alert.*"]}
 
