@@ -64,7 +64,9 @@ def tess(chromium: Browser, school: Installation) -> Iterator[Watched]:
 
 def begin(page: Page, verb: str) -> Locator:
     """Open one of the dialogs of a class."""
-    page.get_by_role("group", name="Change this class").get_by_role("button", name=verb, exact=True).click()
+    button = page.get_by_role("main").get_by_role("button", name=verb, exact=True)
+    expect(button).to_be_visible()
+    button.click()
     return page.get_by_role("dialog").filter(visible=True)
 
 
