@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,11 @@ MOST_LOOKS = 20
 PATIENCE_SECONDS = 180
 LEARNER = "ada@example.org"
 LEARNER_PAGES = ("/", "/book", "/costs", "/quotas", "/sessions", "/sessions/:name", "/sessions/:name/consoles")
+INSTRUCTOR = "tess@example.org"
+INSTRUCTOR_PAGES = ("/", "/calendar", "/reservations/:name", "/reservations/:name/hand-out")
+CLASS = "routing-today"
+"""The class of the instructor in the pictures."""
+VIEWER_PAGES = ("/", "/calendar")
 SHOWN = suite.ROOT / "tests" / "browser" / "shown"
 FIRST = (suite.ROOT / "examples" / "first", suite.ROOT / "examples" / "timetable", SHOWN)
 NAMES = {
@@ -95,6 +101,7 @@ def wait_for_life(it: Installation) -> Mapping[str, str]:
     for name in ("ada-routing", "ada-switching"):
         body = {"metadata": {"name": name}, "spec": LAB}
         it.ask("POST", "/api/lablet-sessions", token=token, json=body)
+    reserve_class(it)
     sink = {"name": "ops-chat", "url": "https://hooks.example.org/lcm", "format": "slack", "event_types": ["alert.*"]}
     it.ask("POST", "/api/sinks", json=sink)
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -107,6 +114,16 @@ def wait_for_life(it: Installation) -> Mapping[str, str]:
                 return {**NAMES, "workers": worker}
         time.sleep(1)
     raise AssertionError("there was nothing to see in time")
+
+
+def reserve_class(it: Installation) -> None:
+    """Reserve for an instructor's class, which begins as soon as that is accepted."""
+    token = it.token(INSTRUCTOR, "instructor")
+    people = [f"{name}@example.org" for name in ("ada", "bob", "cleo", "dan", "eve", "finn")]
+    until = f"{datetime.now(UTC) + timedelta(days=15):%Y-%m-%d}"
+    series = {"every": "week", "until": until, "time_zone": "UTC"}
+    spec = {"definition": LAB["definition"], "count": len(people), "student_emails": people, "recurrence": series}
+    it.reserve_soon(token, CLASS, spec, hours=2)
 
 
 def name_of(path: str, names: Mapping[str, str]) -> str:
@@ -153,8 +170,14 @@ def take(page: Page, url: str, file: Path, look: Look) -> None:
 
 def take_all(browser: Browser, it: Installation, names: Mapping[str, str], only: str) -> Iterator[Path]:
     """Take every picture, of staff and of a learner; yield each file."""
-    visits = [("", it.link, list_paths()), ("learner-", lambda: it.link(LEARNER, "user"), LEARNER_PAGES)]
+    visits = [
+        ("", it.link, list_paths()),
+        ("learner-", lambda: it.link(LEARNER, "user"), LEARNER_PAGES),
+        ("instructor-", lambda: it.link(INSTRUCTOR, "instructor"), INSTRUCTOR_PAGES),
+        ("viewer-", lambda: it.link("vera@example.org", "viewer"), VIEWER_PAGES),
+    ]
     for look, (prefix, link, paths) in itertools.product(LOOKS, visits):
+        seen = {**names, "reservations": CLASS} if prefix == "instructor-" else names
         context = browser.new_context(
             viewport={"width": look.width, "height": look.height},
             color_scheme=look.colours,
@@ -167,8 +190,8 @@ def take_all(browser: Browser, it: Installation, names: Mapping[str, str], only:
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url(f"{it.url}/")
         known = [path for path in paths if path.split("/:")[0] in {one.split("/:")[0] for one in list_paths()}]
-        for path in (filled for one in known for filled in fill_path(one, names)):
-            file = FOLDER / f"{prefix}{name_of(path, names)}-{look.name}.png"
+        for path in (filled for one in known for filled in fill_path(one, seen)):
+            file = FOLDER / f"{prefix}{name_of(path, seen)}-{look.name}.png"
             if only in file.stem:
                 take(page, it.url + path + CHOSEN.get(path, ""), file, look)
                 yield file

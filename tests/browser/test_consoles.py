@@ -85,7 +85,7 @@ def test_a_lab_is_booked_typed_into_extended_and_ended(learner: Watched) -> None
     expect(page.get_by_text("There are no consoles now")).to_be_visible()
     page.get_by_role("link", name="Overview").click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="lab.yaml").click()
+        page.get_by_role("link", name="The lab as it ended", exact=True).click()
     assert "hostname R2" in download.value.path().read_text()
 
 

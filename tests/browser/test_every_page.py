@@ -34,7 +34,17 @@ STAFF_PAGES = (
     "/sinks",
     "/sinks/for-axe",
     "/reservations/for-axe",
+    "/reservations/for-axe/hand-out",
 )
+INSTRUCTOR_PAGES = (
+    "/",
+    "/book",
+    "/calendar",
+    "/reservations",
+    "/reservations/for-tess",
+    "/reservations/for-tess/hand-out",
+)
+VIEWER_PAGES = ("/", "/calendar", "/tokens")
 SINK = {"name": "for-axe", "url": "https://hooks.example.org/lcm", "event_types": ["alert.*"]}
 
 LEARNER_PAGES = ("/", "/book", "/sessions", "/costs", "/quotas", "/events", "/tokens", "/workers")
@@ -49,11 +59,11 @@ SHOWN = """() => {
 }"""
 
 
-def a_reservation() -> dict[str, Any]:
+def a_reservation(name: str = "for-axe") -> dict[str, Any]:
     """Return a class of two, tomorrow."""
     start = datetime.now(UTC) + timedelta(days=1)
     slot = {"timeslot_start": start.isoformat(), "timeslot_end": (start + timedelta(hours=1)).isoformat()}
-    return {"metadata": {"name": "for-axe"}, "spec": {"definition": "ccna-basics:1.0.0", "count": 2, **slot}}
+    return {"metadata": {"name": name}, "spec": {"definition": "ccna-basics:1.0.0", "count": 2, **slot}}
 
 
 def test_axe_finds_nothing_serious_for_staff_in_light_and_dark(staff: Watched, installation: Installation) -> None:
@@ -101,6 +111,23 @@ def test_axe_finds_nothing_serious_for_learners_and_for_who_is_not_signed_in(
     expect(page.get_by_text("Sign in with a link")).to_be_visible()
     if found := find_axe_faults(page):
         faults["sign-in"] = found
+    assert not faults
+
+
+def test_axe_finds_nothing_serious_for_instructors_and_viewers(chromium: Browser, installation: Installation) -> None:
+    token = installation.token("tess", "instructor")
+    installation.ask("POST", "/api/reservations", token=token, json=a_reservation("for-tess"))
+    faults = {}
+    for name, role, paths in (("tess", "instructor", INSTRUCTOR_PAGES), ("vera", "viewer", VIEWER_PAGES)):
+        with watch(chromium, installation.url) as theirs:
+            theirs.enter(installation.link(name, role))
+            page = theirs.open("/")
+            for path in paths:
+                page.goto(theirs.url + path)
+                wait_for_content(page)
+                expect(page.get_by_text("Not for your role")).to_have_count(0)
+                if found := find_axe_faults(page, in_dark=True):
+                    faults[f"{role} {path}"] = found
     assert not faults
 
 

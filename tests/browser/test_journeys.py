@@ -13,6 +13,7 @@ PHONE_PAGES = (
     "/calendar",
     "/costs",
     "/quotas",
+    "/reservations",
     "/reservations/new",
     "/sessions",
     "/workers",

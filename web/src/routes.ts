@@ -5,7 +5,7 @@
 import type { Component } from "svelte";
 import Home from "./pages/Home.svelte";
 import type { Role } from "./lib/model";
-import { ADMIN, AUTHORS, STAFF } from "./lib/model";
+import { ADMIN, AUTHORS, BOOKERS, STAFF, TEACHERS } from "./lib/model";
 
 /** What a page is given: the variable parts of its address. */
 export type PageProps = Record<string, string>;
@@ -28,8 +28,20 @@ export interface RouteEntry {
 
 export const ROUTES: readonly RouteEntry[] = [
   { path: "/", title: "Home", menu: ["Work", "Home"], load: async () => ({ default: Home }) },
-  { path: "/book", title: "Book a lab", menu: ["Work", "Book"], load: () => import("./pages/Book.svelte") },
-  { path: "/sessions", title: "Sessions", menu: ["Work", "Sessions"], load: () => import("./pages/Sessions.svelte") },
+  {
+    path: "/book",
+    title: "Book a lab",
+    menu: ["Work", "Book"],
+    roles: BOOKERS,
+    load: () => import("./pages/Book.svelte"),
+  },
+  {
+    path: "/sessions",
+    title: "Sessions",
+    menu: ["Work", "Sessions"],
+    roles: BOOKERS,
+    load: () => import("./pages/Sessions.svelte"),
+  },
   { path: "/sessions/:name/:tab?", title: "Session", load: () => import("./pages/Session.svelte") },
   {
     path: "/workers",
@@ -43,20 +55,48 @@ export const ROUTES: readonly RouteEntry[] = [
     path: "/calendar",
     title: "Calendar",
     menu: ["Work", "Calendar"],
-    roles: STAFF,
+    roles: [...TEACHERS, "viewer"],
     load: () => import("./pages/Calendar.svelte"),
   },
   {
     path: "/reservations",
     title: "Reservations",
     menu: ["Work", "Reservations"],
-    roles: AUTHORS,
+    roles: TEACHERS,
     load: () => import("./pages/Reservations.svelte"),
   },
-  { path: "/costs", title: "Costs", menu: ["Work", "Costs"], load: () => import("./pages/Costs.svelte") },
-  { path: "/quotas", title: "Quotas", menu: ["Work", "Quotas"], load: () => import("./pages/Quotas.svelte") },
-  { path: "/reservations/new", title: "Reserve for a class", load: () => import("./pages/ReservationNew.svelte") },
-  { path: "/reservations/:name", title: "Reservation", load: () => import("./pages/Reservation.svelte") },
+  {
+    path: "/costs",
+    title: "Costs",
+    menu: ["Work", "Costs"],
+    roles: BOOKERS,
+    load: () => import("./pages/Costs.svelte"),
+  },
+  {
+    path: "/quotas",
+    title: "Quotas",
+    menu: ["Work", "Quotas"],
+    roles: BOOKERS,
+    load: () => import("./pages/Quotas.svelte"),
+  },
+  {
+    path: "/reservations/new",
+    title: "Reserve for a class",
+    roles: BOOKERS,
+    load: () => import("./pages/ReservationNew.svelte"),
+  },
+  {
+    path: "/reservations/:name",
+    title: "Reservation",
+    roles: BOOKERS,
+    load: () => import("./pages/Reservation.svelte"),
+  },
+  {
+    path: "/reservations/:name/hand-out",
+    title: "Hand-out",
+    roles: BOOKERS,
+    load: () => import("./pages/HandOut.svelte"),
+  },
   {
     path: "/definitions",
     title: "Definitions",
@@ -93,7 +133,13 @@ export const ROUTES: readonly RouteEntry[] = [
     roles: STAFF,
     load: () => import("./pages/Alerts.svelte"),
   },
-  { path: "/events", title: "Events", menu: ["Fleet", "Events"], load: () => import("./pages/Events.svelte") },
+  {
+    path: "/events",
+    title: "Events",
+    menu: ["Fleet", "Events"],
+    roles: BOOKERS,
+    load: () => import("./pages/Events.svelte"),
+  },
   {
     path: "/sinks",
     title: "Sinks",
@@ -116,7 +162,13 @@ export const ROUTES: readonly RouteEntry[] = [
     roles: STAFF,
     load: () => import("./pages/Settings.svelte"),
   },
-  { path: "/tokens", title: "Tokens", menu: ["System", "Tokens"], load: () => import("./pages/Tokens.svelte") },
+  {
+    path: "/tokens",
+    title: "Tokens",
+    menu: ["System", "Tokens"],
+    roles: [...BOOKERS, "viewer"],
+    load: () => import("./pages/Tokens.svelte"),
+  },
 ];
 
 export interface Match {

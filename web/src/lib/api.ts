@@ -53,14 +53,14 @@ const unanswered = new Map<string, string>();
 
 /**
  * Create something, once: if no answer came, whoever asks for exactly the same again sends the same key, and the
- * server answers with what it made the first time.
+ * server answers with what it made the first time. Likewise an action; with `at`, of just that revision.
  */
-export async function create<T>(path: string, body: unknown): Promise<T> {
+export async function create<T>(path: string, body: unknown, at?: number): Promise<T> {
   const asked = `${path} ${JSON.stringify(body)}`;
   const key = unanswered.get(asked) ?? makeKey();
   unanswered.set(asked, key);
   try {
-    const made = await send<T>("POST", path, body, {}, { key });
+    const made = await send<T>("POST", path, body, {}, { key, at });
     unanswered.delete(asked);
     return made;
   } catch (error) {

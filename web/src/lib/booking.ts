@@ -35,6 +35,16 @@ export function findDefinitions(rows: readonly DefinitionRow[], sought: string):
     .sort((a, b) => compareNames(a.name, b.name));
 }
 
+/** Return the newest version of a lab that may be booked; undefined if there is none. */
+export function newestVersion(
+  rows: readonly DefinitionRow[],
+  name: string,
+  namespace: string,
+): DefinitionRow | undefined {
+  const family = name.split(":")[0];
+  return findDefinitions(rows, "").find((row) => row.namespace === namespace && row.name.split(":")[0] === family);
+}
+
 function compareNames(one: string, other: string): number {
   const [family = "", version = ""] = one.split(":");
   const [family2 = "", version2 = ""] = other.split(":");

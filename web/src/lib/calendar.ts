@@ -78,6 +78,33 @@ export function barAt(bars: readonly Bar[], moment: number, height: number, reac
   return hit ?? then.find((bar) => height < bar.high) ?? null;
 }
 
+/** What is dragged to another time. */
+export interface Drag {
+  bar: Bar;
+  row: CalendarRow;
+  /** Where its slot would begin. */
+  start: number;
+}
+
+const QUARTER = 15 * MINUTE;
+const FIVE = 5 * MINUTE;
+
+/**
+ * Return where a slot begins that was dragged so far: at a whole quarter of an hour by the viewer's clock, or at whole
+ * five minutes where a short time is shown.
+ */
+export function snapStart(slot: number, by: number, span: number): number {
+  const step = span > 4 * HOUR ? QUARTER : FIVE;
+  const day = midnight(slot + by);
+  return day + Math.round((slot + by - day) / step) * step;
+}
+
+/** Whether a booking may be taken hold of: it has a name for who looks, and has not begun. */
+export function isMovable(booked: Booked, now: number): boolean {
+  if (!booked.name || Date.parse(booked.slot.start) <= now) return false;
+  return booked.kind === "Reservation" || booked.phase === "SCHEDULED" || booked.phase === "PENDING";
+}
+
 export interface Tick {
   at: number;
   label: string;

@@ -17,6 +17,9 @@ export type CalendarRow = Schemas["CalendarRow"];
 export type PoolPacking = Schemas["PoolPacking"];
 export type Booked = Schemas["Booked"];
 export type Reservation = Schemas["Reservation"];
+export type Invitation = Schemas["Invitation"];
+export type ContinueFrom = Schemas["ContinueFrom"];
+export type Artifact = Schemas["Artifact"];
 export type CostTotal = Schemas["CostTotal"];
 export type TokenInfo = Schemas["TokenInfo"];
 export type TokenMade = Schemas["TokenMade"];
@@ -80,6 +83,9 @@ export interface RowsByKind {
 }
 export type Kind = keyof RowsByKind;
 
+/** What is booked: for a class, or for one person. */
+export type Booking = Reservation | LabletSession;
+
 /** An event as the Events page lists it. */
 export interface LiveEvent {
   id: string;
@@ -93,7 +99,11 @@ export interface LiveEvent {
   data: Record<string, unknown>;
 }
 
-/** Who may publish labs, and sees the reservations. */
+/** Who books, and has sessions and reservations of their own. */
+export const BOOKERS: readonly Role[] = ["admin", "operator", "author", "instructor", "user"];
+/** Who reads what is booked on the fleet, and books for classes. */
+export const TEACHERS: readonly Role[] = ["admin", "operator", "author", "instructor"];
+/** Who may publish labs. */
 export const AUTHORS: readonly Role[] = ["admin", "operator", "author"];
 export const STAFF: readonly Role[] = ["admin", "operator"];
 export const ADMIN: readonly Role[] = ["admin"];

@@ -1,6 +1,6 @@
 /** Where an object's page is, by role. Pure. */
 import type { Role } from "./model";
-import { AUTHORS, STAFF } from "./model";
+import { AUTHORS, BOOKERS, STAFF } from "./model";
 
 /** The folder of each kind's pages, and who may open them; without roles, everybody. Kept as in routes.ts. */
 const PATHS: Record<string, { folder: string; roles?: readonly Role[] }> = {
@@ -8,7 +8,7 @@ const PATHS: Record<string, { folder: string; roles?: readonly Role[] }> = {
   LabletSession: { folder: "sessions" },
   LabletDefinition: { folder: "definitions", roles: AUTHORS },
   LabWorkerPool: { folder: "pools", roles: STAFF },
-  Reservation: { folder: "reservations" },
+  Reservation: { folder: "reservations", roles: BOOKERS },
   Sink: { folder: "sinks", roles: STAFF },
 };
 
@@ -19,6 +19,7 @@ export function addressOf(role: Role, kind: string, name: string, namespace: str
   const other = namespace === "default" ? "" : `namespace=${encodeURIComponent(namespace)}`;
   if (!page.roles || page.roles.includes(role))
     return `/${page.folder}/${encodeURIComponent(name)}${other && `?${other}`}`;
-  if (kind === "LabletDefinition") return `/book?lab=${encodeURIComponent(name)}${other && `&${other}`}`;
+  if (kind === "LabletDefinition" && BOOKERS.includes(role))
+    return `/book?lab=${encodeURIComponent(name)}${other && `&${other}`}`;
   return null;
 }

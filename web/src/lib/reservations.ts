@@ -7,6 +7,10 @@ const OVER: ReadonlySet<string> = new Set(["COMPLETED", "CANCELLED", "FAILED"]);
 /** A seat of a reservation: a session, or the claim that is held for one. */
 export interface SeatLine {
   number: number;
+  /** Whose it is among the learners, counted from 1; 0 for one that the class no longer has. */
+  place: number;
+  /** "" if nobody is named. */
+  learner: string;
   /** "" until the session exists. */
   session: string;
   machine: string;
@@ -14,6 +18,8 @@ export interface SeatLine {
 
 /** One meeting of a reservation: its time, and its seats. */
 export interface Meeting {
+  /** Its number in the series, counted from 1. */
+  occurrence: number;
   start: string;
   end: string;
   seats: SeatLine[];
@@ -22,20 +28,31 @@ export interface Meeting {
 /** How long after its slot a claim ends. The start of a claim depends on the settings of when it was booked. */
 const CLEAN_UP_MS = 10 * 60_000;
 
-/** Group what a reservation holds by meeting; each is as long as the first slot, which may be no meeting itself. */
+/**
+ * Group what a reservation holds by meeting. Until it is changed, occurrence, place and start of a claim follow from
+ * its number and the spec.
+ */
 export function meetingsOf({ spec, status }: Reservation): Meeting[] {
   const long = Date.parse(spec.timeslot_end) - Date.parse(spec.timeslot_start);
-  const meetings = new Map<number, Meeting>();
-  for (const { number, claim, seat, session } of status?.held ?? []) {
+  const each = spec.count ?? 1;
+  const meetings = new Map<string, Meeting>();
+  for (const held of status?.held ?? []) {
+    const { number, claim, seat, session } = held;
+    const occurrence = held.occurrence ?? Math.floor((number - 1) / each) + 1;
+    const place = held.place ?? ((number - 1) % each) + 1;
     const end = Date.parse(claim.end) - CLEAN_UP_MS;
-    const meeting = meetings.get(end) ?? {
-      start: new Date(end - long).toISOString(),
+    const meeting = meetings.get(`${occurrence} ${end}`) ?? {
+      occurrence,
+      start: new Date(held.starts_at ?? end - long).toISOString(),
       end: new Date(end).toISOString(),
       seats: [],
     };
-    meeting.seats.push({ number, session: session ?? "", machine: seat ? `${seat.pool} ${seat.number}` : "" });
-    meetings.set(end, meeting);
+    const learner = spec.student_emails?.[place - 1] ?? "";
+    const machine = seat ? `${seat.pool} ${seat.number}` : "";
+    meeting.seats.push({ number, place, learner, session: session ?? "", machine });
+    meetings.set(`${occurrence} ${end}`, meeting);
   }
+  for (const { seats } of meetings.values()) seats.sort((a, b) => a.place - b.place || a.number - b.number);
   return [...meetings.values()].sort((a, b) => (a.start < b.start ? -1 : 1));
 }
 

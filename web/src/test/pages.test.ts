@@ -61,6 +61,10 @@ describe("an object's page", () => {
     ["user", "LabletSession", "other", "/sessions/a%3A1?namespace=other"],
     ["user", "LabWorkerPool", "default", null],
     ["admin", "WorkerTemplate", "default", null],
+    ["instructor", "Reservation", "default", "/reservations/a%3A1"],
+    ["viewer", "LabletDefinition", "default", null],
+    ["guest", "Reservation", "default", null],
+    ["guest", "LabletSession", "default", "/sessions/a%3A1"],
   ])("of %s for %s in %s is %s", (role, kind, namespace, path) =>
     expect(addressOf(role, kind, "a:1", namespace)).toBe(path),
   );

@@ -1,5 +1,5 @@
 /** Draws the machines in view on a canvas: their planned time, their bookings as stacked bars, and the present. */
-import type { Bar, Tick } from "../../lib/calendar";
+import type { Bar, Drag, Tick } from "../../lib/calendar";
 import type { CalendarRow } from "../../lib/model";
 import { toneOf } from "../../lib/words";
 
@@ -31,6 +31,7 @@ export interface Scene {
   now: number;
   ticks: readonly Tick[];
   pointed: Bar | null;
+  dragged: Drag | null;
 }
 
 /** The colours of the page, read when a drawing begins: light and dark differ. */
@@ -61,6 +62,7 @@ export function drawScene(canvas: HTMLCanvasElement, width: number, height: numb
   context.textBaseline = "middle";
   for (const [number, line] of scene.lines.entries())
     drawLine(context, line, number * scene.high - scene.offset, width, at, scene, colour);
+  if (scene.dragged) drawGhost(context, scene.dragged, scene, at, colour);
   const here = at(scene.now);
   if (here >= 0 && here <= width) {
     context.fillStyle = colour("bad");
@@ -91,6 +93,33 @@ function drawLine(
     if (bar.end <= scene.since || bar.start >= scene.until) continue;
     drawBar(context, bar, top + INSET, room, width, at, bar === scene.pointed, colour);
   }
+}
+
+/** Draw where the slot of what is dragged would be. */
+function drawGhost(
+  context: CanvasRenderingContext2D,
+  { bar, row, start }: Drag,
+  scene: Scene,
+  at: (moment: number) => number,
+  colour: (name: string) => string,
+): void {
+  const number = scene.lines.findIndex((line) => line.row === row);
+  if (number < 0) return;
+  const room = scene.high - 2 * INSET;
+  const top = number * scene.high - scene.offset + INSET + (1 - bar.high) * room;
+  const { slot } = bar.booked;
+  const from = at(start);
+  const long = Math.max(4, at(start + Date.parse(slot.end) - Date.parse(slot.start)) - from);
+  const high = Math.max(4, (bar.high - bar.low) * room - 1);
+  context.fillStyle = colour("accent-soft");
+  context.globalAlpha = 0.75;
+  context.fillRect(from, top, long, high);
+  context.globalAlpha = 1;
+  context.strokeStyle = colour("accent");
+  context.lineWidth = 2;
+  context.setLineDash([5, 3]);
+  context.strokeRect(from + 1, top + 1, Math.max(1, long - 2), Math.max(1, high - 2));
+  context.setLineDash([]);
 }
 
 function drawBar(
