@@ -15,8 +15,8 @@ from lcm.model.kinds.definition import (
     ResourceRequirements,
     Topology,
 )
+from lcm.model.kinds.hours import AllowedHours, Weekday
 from lcm.model.kinds.pool import (
-    AllowedHours,
     Budget,
     LabWorkerPool,
     LabWorkerPoolSpec,
@@ -24,7 +24,6 @@ from lcm.model.kinds.pool import (
     WorkerTemplate,
     WorkerTemplateSpec,
 )
-from lcm.model.kinds.reservation import Weekday
 from lcm.model.kinds.settings import QuotaRule, QuotaSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
 from lcm.providers.protocols.artifacts import StoredArtifact

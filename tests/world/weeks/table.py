@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget, ScalingPolicy
 from lcm.model.kinds.settings import QuotaRule
 from lcm.sim.world.scenario import REGION, Scenario, ScenarioLab, ScenarioPool
 from world.scenarios import OTHER_REGION, WORKDAYS

@@ -134,6 +134,8 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
     spec = booking.spec
     track = spec.lab_track or definition.spec.lab_track
     _check_permitted(spec.owner, spec.priority, track, caller)
+    if isinstance(booking, LabletSession) and booking.spec.prebuilt and caller.role not in SERVICE:
+        raise Forbidden("only the scheduler makes prebuilt sessions; set `prebuilt` of the definition")
     changes: dict[str, Any] = {
         "definition": definition.metadata.name,
         "owner": spec.owner or caller.name,
@@ -193,6 +195,8 @@ def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinit
     else:
         assert isinstance(booking, LabletSession), "only sessions come without a slot"
         minutes, path = booking.spec.duration_minutes or 0, "spec.duration_minutes"
+        if booking.spec.prebuilt:
+            return  # it lasts as long as its definition says that prebuilt labs do
     if minutes > longest:
         yield Fault(
             path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for at most {longest} minutes"

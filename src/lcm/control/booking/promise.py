@@ -27,6 +27,7 @@ from lcm.control.booking.guards import (
     pools_revision,
     read_guards,
 )
+from lcm.control.booking.prebuilt_labs import PrebuiltLabs
 from lcm.control.booking.quota import BookingQuota, OwnerLimits
 from lcm.control.booking.request import (
     Booking,
@@ -219,6 +220,7 @@ class Promises:
         """Promise seats by a calendar that runs; without `limits`, anybody may book as much as there is."""
         self.calendar = calendar
         self.quota = BookingQuota(store, calendar, limits, clock=clock, price=price) if limits is not None else None
+        self.prebuilt = PrebuiltLabs(calendar)
         self._store = store
         self._clock = clock
         self._chance = chance

@@ -22,6 +22,7 @@ from lcm.control.admission.topologies import LabGraphs
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.changes import is_change
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
+from lcm.control.booking.prebuilt import book_at_once
 from lcm.control.booking.promise import Promises
 from lcm.control.booking.quota import OwnerLimits
 from lcm.control.booking.step_records import NO_LIMITS, FleetSettings, records_for_step
@@ -64,6 +65,7 @@ from lcm.model.access.learner import show_to
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
 from lcm.model.base.errors import Conflict, Fault, Invalid, TooLarge
+from lcm.model.base.event import Event
 from lcm.model.base.resource import API_VERSION, Status
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
@@ -262,7 +264,9 @@ class LocalPlane(Plane):
                     raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
                 return made
             kept = [asked.record_answer(draft.edit.after, self._core.clock.now())] if asked else []
-            return await self._writer.write(draft.edit, *_target_checks(draft), *extra, *promised, *kept)
+            draft, taken, told = await self._take_prebuilt(draft)
+            ops = [*_target_checks(draft), *extra, *promised, *taken, *kept]
+            return await self._writer.write(draft.edit, *ops, told=told)
 
         try:
             made = await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
@@ -434,6 +438,16 @@ class LocalPlane(Plane):
             self._core.promises.quota.check_prices(self.caller, found.made)
         return dataclasses.replace(draft, edit=dataclasses.replace(draft.edit, after=made)), found.ops
 
+    async def _take_prebuilt(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op], Sequence[Event]]:
+        """Return a new session's draft with a prebuilt lab, if one is ready, and what is committed and told with it."""
+        session, definition, promises = draft.edit.after, draft.target, self._core.promises
+        if promises is None or not (isinstance(session, LabletSession) and isinstance(definition, LabletDefinition)):
+            return draft, (), ()
+        made = await book_at_once(self._writer, promises, session, definition)
+        assert isinstance(made.session, type(draft.edit.after))
+        edit = dataclasses.replace(draft.edit, after=made.session)
+        return dataclasses.replace(draft, edit=edit), made.ops, made.told
+
     async def _promise_extension(self, before: R, after: R) -> Sequence[Op]:
         if self._core.promises is None or not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
             return ()
@@ -448,7 +462,8 @@ class LocalPlane(Plane):
         promises = self._core.promises
         if promises is None or not isinstance(resource, LabletSession | Reservation):
             return await retry_conflicts(attempt, unless=unless)
-        async with promises.lock_guards([resource], promises.quota_keys(self.caller, [resource])):
+        own = [*promises.quota_keys(self.caller, [resource]), *promises.prebuilt.lock_keys(resource)]
+        async with promises.lock_guards([resource], own):
             return await retry_conflicts(attempt, unless=unless, pause=promises.back_off)
 
     async def _write_action(self, edit: Edit[R], asked: IdempotentRequest | None, *ops: Op) -> R:

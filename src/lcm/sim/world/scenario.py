@@ -5,7 +5,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget, ScalingPolicy
 from lcm.model.kinds.settings import QuotaRule
 from lcm.settings.load import Settings
 
