@@ -131,9 +131,9 @@ async def test_somebody_who_waits_gets_their_room_and_no_other_machine_is_starte
         assert known is not None
         other = LabletDefinition(
             metadata=Metadata(name="other:1.0.0"),
-            spec=type(known.spec)(**{
-                name: getattr(known.spec, name) for name in known.spec.__struct_fields__ if name != "prebuilt"
-            }),
+            spec=type(known.spec)(
+                **{name: getattr(known.spec, name) for name in known.spec.__struct_fields__ if name != "prebuilt"}
+            ),
         )
         await room.otto.create(other)
         spec = LabletSessionSpec(definition="other:1.0.0", duration_minutes=60)

@@ -21,6 +21,7 @@ from lcm.control.admission.references import (
     Reference,
     Target,
     TargetLookup,
+    check_unchanged,
     choose_target,
     is_abandoned_deletion,
     reference_of,
@@ -265,6 +266,11 @@ class Draft(Generic[R]):
 
     edit: Edit[R]
     target: Target | None = None
+
+    @property
+    def checks(self) -> Sequence[Op]:
+        """What the commit must find unchanged."""
+        return () if self.target is None else (check_unchanged(self.target),)
 
 
 @dataclass(frozen=True, slots=True)

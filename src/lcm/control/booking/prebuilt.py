@@ -6,7 +6,7 @@ without a teardown. What the taker claims is checked and guarded as for any sess
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from lcm.control.booking.step_records import NO_LIMITS, records_for_step
 from lcm.control.objects.records import CODEC, Record, encode_checked, find_record, prebuilt_key
 from lcm.control.objects.steps import take_plane_step
 from lcm.control.objects.writer import Edit, Writer
-from lcm.control.plane.protocol import DefinitionRef, SessionRef, ref_of
+from lcm.control.plane.protocol import DefinitionRef, R, SessionRef, ref_of
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.event import Event
@@ -29,6 +29,7 @@ from lcm.model.kinds.console import consoles_of
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.prebuilt import PrebuiltRecord, PrebuiltUse, count_asked
+from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import (
     CLEAN_UP_TIME,
     LabletSession,
@@ -61,12 +62,26 @@ class Booked:
 
 
 async def book_at_once(
-    writer: Writer, promises: Promises, session: LabletSession, definition: LabletDefinition
-) -> Booked:
-    """Return a new session with a prebuilt lab, if there is one for it, and count whether there was one."""
+    writer: Writer, promises: Promises | None, edit: Edit[R], definition: Resource | None
+) -> tuple[Edit[R], Sequence[Op], Sequence[Event]]:
+    """Return the edit that creates an object, and what is committed and told with it.
+
+    A session that is wanted at once has a prebuilt lab, if one is ready for it, and runs. Whether one was is counted.
+    """
+    session = edit.after
+    if promises is None or not (isinstance(session, LabletSession) and isinstance(definition, LabletDefinition)):
+        return edit, (), ()
     wants = is_asap(session) and not session.spec.prebuilt and session.spec.continue_from is None
     if definition.spec.prebuilt is None or not wants:
-        return Booked(session)
+        return edit, (), ()
+    made = await _book_session(writer, promises, session, definition)
+    assert isinstance(made.session, type(edit.after))
+    return replace(edit, after=made.session), made.ops, made.told
+
+
+async def _book_session(
+    writer: Writer, promises: Promises, session: LabletSession, definition: LabletDefinition
+) -> Booked:
     await promises.calendar.ready()
     now, ref = writer.clock.now(), ref_of(definition)
     record = await _UseRecord.read(writer.store, ref)

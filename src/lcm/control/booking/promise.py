@@ -231,10 +231,11 @@ class Promises:
 
     @asynccontextmanager
     async def lock_guards(self, bookings: Iterable[Resource], quotas: Iterable[str] = ()) -> AsyncIterator[None]:
-        """Hold the locks of these quotas' guards, and of every pool that may promise one of these bookings."""
+        """Hold the locks of these quotas' guards, of prebuilt labs, and of every pool that may promise a booking."""
         bookings = list(bookings)
+        labs = {key for one in bookings for key in self.prebuilt.lock_keys(one)}
         async with AsyncExitStack() as locks:
-            for key in sorted(quotas):
+            for key in sorted({*quotas, *labs}):
                 await locks.enter_async_context(self._guard_locks.hold(key))
             await self._catch_up(bookings)
             for key in sorted(pool_guard_key(ref_of(row.pool)) for row in self._pools_for(bookings)):

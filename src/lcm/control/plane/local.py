@@ -17,7 +17,7 @@ from lcm.control.access.sealing import Sealer, Sealing
 from lcm.control.accounts.ledger import LedgerTurns
 from lcm.control.admission.admit import Admission, Draft, Quota, allow_all
 from lcm.control.admission.amend import patch_document
-from lcm.control.admission.references import check_unchanged, read_targets, reference_of
+from lcm.control.admission.references import read_targets, reference_of
 from lcm.control.admission.topologies import LabGraphs
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.changes import is_change
@@ -65,7 +65,6 @@ from lcm.model.access.learner import show_to
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
 from lcm.model.base.errors import Conflict, Fault, Invalid, TooLarge
-from lcm.model.base.event import Event
 from lcm.model.base.resource import API_VERSION, Status
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
@@ -259,14 +258,14 @@ class LocalPlane(Plane):
             extra = await self._core.quota(self.caller, [draft.edit.after])
             draft, promised = await self._promise_seats(draft)
             if dry_run:
-                made = self._writer.rehearse(draft.edit, *_target_checks(draft))
+                made = self._writer.rehearse(draft.edit, *draft.checks)
                 if (entry := await self._core.store.get(key_of(made))) is not None:
                     raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
                 return made
             kept = [asked.record_answer(draft.edit.after, self._core.clock.now())] if asked else []
-            draft, taken, told = await self._take_prebuilt(draft)
-            ops = [*_target_checks(draft), *extra, *promised, *taken, *kept]
-            return await self._writer.write(draft.edit, *ops, told=told)
+            edit, taken, told = await book_at_once(self._writer, self._core.promises, draft.edit, draft.target)
+            ops = [*draft.checks, *extra, *promised, *taken, *kept]
+            return await self._writer.write(edit, *ops, told=told)
 
         try:
             made = await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
@@ -415,8 +414,8 @@ class LocalPlane(Plane):
             if draft is None:
                 return record.resource
             if dry_run:
-                return self._writer.rehearse(draft.edit, *_target_checks(draft))
-            return await self._writer.write(draft.edit, *_target_checks(draft))
+                return self._writer.rehearse(draft.edit, *draft.checks)
+            return await self._writer.write(draft.edit, *draft.checks)
 
         own = ref.kind_info.prefix
         return self._show(
@@ -438,16 +437,6 @@ class LocalPlane(Plane):
             self._core.promises.quota.check_prices(self.caller, found.made)
         return dataclasses.replace(draft, edit=dataclasses.replace(draft.edit, after=made)), found.ops
 
-    async def _take_prebuilt(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op], Sequence[Event]]:
-        """Return a new session's draft with a prebuilt lab, if one is ready, and what is committed and told with it."""
-        session, definition, promises = draft.edit.after, draft.target, self._core.promises
-        if promises is None or not (isinstance(session, LabletSession) and isinstance(definition, LabletDefinition)):
-            return draft, (), ()
-        made = await book_at_once(self._writer, promises, session, definition)
-        assert isinstance(made.session, type(draft.edit.after))
-        edit = dataclasses.replace(draft.edit, after=made.session)
-        return dataclasses.replace(draft, edit=edit), made.ops, made.told
-
     async def _promise_extension(self, before: R, after: R) -> Sequence[Op]:
         if self._core.promises is None or not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
             return ()
@@ -462,8 +451,7 @@ class LocalPlane(Plane):
         promises = self._core.promises
         if promises is None or not isinstance(resource, LabletSession | Reservation):
             return await retry_conflicts(attempt, unless=unless)
-        own = [*promises.quota_keys(self.caller, [resource]), *promises.prebuilt.lock_keys(resource)]
-        async with promises.lock_guards([resource], own):
+        async with promises.lock_guards([resource], promises.quota_keys(self.caller, [resource])):
             return await retry_conflicts(attempt, unless=unless, pause=promises.back_off)
 
     async def _write_action(self, edit: Edit[R], asked: IdempotentRequest | None, *ops: Op) -> R:
@@ -508,7 +496,3 @@ def _required_revision(document: object) -> int | None:
     metadata = document.get("metadata") if isinstance(document, Mapping) else None
     revision = metadata.get("resource_version") if isinstance(metadata, Mapping) else None
     return revision or None if isinstance(revision, int) else None
-
-
-def _target_checks(draft: Draft[R]) -> Sequence[Op]:
-    return () if draft.target is None else (check_unchanged(draft.target),)
