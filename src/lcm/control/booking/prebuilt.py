@@ -126,7 +126,7 @@ async def _try_taking(
         return None
     lab = record.resource
     assert lab.status.claim is not None, "what runs has a claim"
-    if not need.within(lab.status.claim.need):
+    if not need.within(lab.status.claim.need) or _is_given_up(promises, lab):
         return None
     claim = Claim(start=now, end=now + asap_length(session, now) + CLEAN_UP_TIME, need=need)
     proposal = _propose(promises, session, definition, lab, claim)
@@ -152,6 +152,13 @@ def _is_ready(lab: LabletSession, definition: LabletDefinition) -> bool:
     broken = any(has_condition(status.conditions, one, Truth.FALSE) for one in _LAB_CONDITIONS)
     runs = status.phase is _P.RUNNING and lab.metadata.deletion_timestamp is None and not broken
     return runs and lab.spec.prebuilt and is_current(lab, definition)
+
+
+def _is_given_up(promises: Promises, lab: LabletSession) -> bool:
+    """Return whether a lab is on a worker that its pool gives up: it would hold no planned worker."""
+    worker_id = lab.status.worker_id or ""
+    worker = promises.calendar.worker(worker_id)
+    return worker is None or (worker.metadata.owner is not None and promises.calendar.pool_seat_of(worker_id) is None)
 
 
 def _propose(
