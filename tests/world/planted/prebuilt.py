@@ -11,6 +11,7 @@ from lcm.control.booking import prebuilt as taking
 from lcm.controllers.scheduler import prebuilt as keeping
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.resource import Metadata
+from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.prebuilt import PrebuiltPolicy
 from lcm.model.kinds.reservation import Reservation, ReservationSpec
 from lcm.model.kinds.session import Seat
@@ -59,10 +60,8 @@ def prebuilt_never_gives_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def prebuilt_holds_a_seat(patch: pytest.MonkeyPatch) -> None:
-    real = keeping.Assignment
-
-    def seated(**fields: Any) -> Any:
-        return real(**fields | {"seat": Seat(pool="ccna", number=1)})
+    def seated(**fields: Any) -> Assignment:
+        return Assignment(**fields | {"seat": Seat(pool="ccna", number=1)})
 
     patch.setattr(keeping, "Assignment", seated)
 
