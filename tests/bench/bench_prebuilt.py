@@ -1,4 +1,4 @@
-"""A lab that is wanted now, with prebuilt ones ready, while a hundred others run: in real time, over HTTP, on a file store.
+"""A lab that is wanted now, with prebuilt ones ready, while a hundred others run: in real time, over HTTP.
 
 The server is that of the sessions bench. What counts is the time from the POST until its answer says RUNNING.
 """

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -81,6 +82,20 @@ async def test_whoever_wants_a_lab_now_has_a_prebuilt_one_in_the_answer() -> Non
         assert taker.status.seat is not None, "unlike a prebuilt one it has its time on the planned worker"
         assert {one.metadata.name for one in await ready(room, 2)} - before.keys(), "another is made in its place"
         await room.reaches("mine", _P.COMPLETED, 2 * HOUR)
+
+
+@from_monday
+async def test_it_runs_within_the_same_second_while_a_hundred_others_run() -> None:
+    async with opened(workers=10, count=5) as room:
+        others = await asyncio.gather(*(room.wants(f"s{number}", minutes=400) for number in range(100)))
+        for one in others:
+            await room.reaches(one.metadata.name, _P.RUNNING, HOUR)
+        await ready(room, 5)
+        for number in range(5):
+            asked = room.clock.now()
+            made = await room.wants(f"now-{number}")
+            assert made.status.phase is _P.RUNNING
+            assert made.status.history[-1].at - asked < timedelta(seconds=1)
 
 
 @from_monday
