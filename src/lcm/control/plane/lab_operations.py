@@ -15,6 +15,7 @@ from lcm.control.plane.bodies import (
     ObservationAnswer,
     SessionLog,
 )
+from lcm.control.plane.booking_operations import NO_PROMISES
 from lcm.control.plane.operation import GET, POST, Operation, OperationGroup, Permission, may
 from lcm.model.access.identity import SEES_ALL, Verb
 from lcm.model.kinds.console import CONSOLES_PATH, Console
@@ -53,6 +54,7 @@ class LabOperations(OperationGroup):
         Permission(SEES_ALL, "see prebuilt labs"),
         kind=LabletDefinition,
         answer=PrebuiltUse,
+        also=NO_PROMISES,
     )
     async def prebuilt(self, ref: "DefinitionRef") -> PrebuiltUse:
         """Return the prebuilt labs of a definition and their use."""
