@@ -126,9 +126,9 @@ class _Query:
         if not found:
             render.print_message(self._nothing_message())
         if hidden and printer.is_tabular:
-            render.print_message(
-                f"{hidden} ended or prebuilt session{' is' if hidden == 1 else 's are'} not shown; --all shows them"
-            )
+            prebuilt = any(isinstance(one, LabletSession) and one.spec.prebuilt for one in all_found)
+            what = f"{'ended or prebuilt' if prebuilt else 'ended'} session{' is' if hidden == 1 else 's are'}"
+            render.print_message(f"{hidden} {what} not shown; --all shows them")
 
     async def watch(self, plane: Plane, printer: Printer) -> None:
         wheres = {part.noun.struct: await self._filter_for(plane, part) for part in self.parts}

@@ -209,6 +209,7 @@ async def _leave_lab(writer: Writer, record: Record[LabletSession], taker: Lable
         reason=why,
         outcome=_P.COMPLETED,
         outcome_reason=why,
+        taken_by=taker.metadata.uid,
         **_NO_ACCESS,
     )
     made = await records_for_step(writer.store, NO_LIMITS, lab, ended, now)

@@ -200,7 +200,8 @@ class LabletSessionStatus(Status):
     `requirements` are those of its definition when its slot was promised; a later change of the definition
     changes no promise. `boot_use` is the most that its lab used while it booted. `observed_last` means
     that it was observed after it ended and need not be observed again. `nodes` are those of its lab, in the states that
-    the lablet controller saw last; none of a lab with more than MAX_NODES.
+    the lablet controller saw last; none of a lab with more than MAX_NODES. `taken_by` is the uid of the session that took
+    a prebuilt lab over, `taken_from` says there from which one.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
@@ -220,6 +221,7 @@ class LabletSessionStatus(Status):
     resource_allocation: Mapping[str, str] | None = None
     cml_lab_id: str | None = None
     taken_from: PrebuiltLab | None = None
+    taken_by: ShortText | None = None
     access_url: str | None = None
     access_urls: Mapping[str, str] = {}
     nodes: tuple[NodeState, ...] = ()
@@ -328,6 +330,7 @@ SESSION_MACHINE: Final = StateMachine(
             _P.COMPLETED,
             CONTROL_PLANE,
             "it was prebuilt, and another session takes its lab over",
+            ("taken_by",),
             equals=(("outcome", _P.COMPLETED),),
         ),
         PhaseStep(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
