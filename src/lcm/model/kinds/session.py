@@ -200,8 +200,8 @@ class LabletSessionStatus(Status):
     `requirements` are those of its definition when its slot was promised; a later change of the definition
     changes no promise. `boot_use` is the most that its lab used while it booted. `observed_last` means
     that it was observed after it ended and need not be observed again. `nodes` are those of its lab, in the states that
-    the lablet controller saw last; none of a lab with more than MAX_NODES. `taken_by` is the uid of the session that took
-    a prebuilt lab over, `taken_from` says there from which one.
+    the lablet controller saw last; none of a lab with more than MAX_NODES. `taken_by` is the uid of the session that
+    took a prebuilt lab over; `taken_from` says there from which one.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
