@@ -12,8 +12,8 @@ from bench.timetables import KINDS, LEAD, Book
 from harness import given
 from lcm.model.base.capacity import Amount
 from lcm.model.kinds.definition import compute_amount
-from lcm.model.kinds.pool import AllowedHours, ScalingPolicy
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.hours import AllowedHours, Weekday
+from lcm.model.kinds.pool import ScalingPolicy
 from lcm.model.money.prices import declared_capacity
 from lcm.sim.plan.documents import LabOutline, PoolOutline, definition_of, pool_of
 from lcm.sim.plan.timetable import SessionRequest, Timetable

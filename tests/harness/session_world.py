@@ -208,6 +208,14 @@ class Lablets(Witnessed):
         await self.store.commit(*change_ops(record, msgspec.structs.replace(record.resource, status=status)))
         return await self.worker(worker.metadata.name)
 
+    async def put_worker(self, worker: LabWorker, **fields: Any) -> LabWorker:
+        """Change a worker's spec behind everybody's back."""
+        record = await find_record(self.store, Ref(LabWorker, worker.metadata.name))
+        assert record is not None
+        spec = msgspec.structs.replace(record.resource.spec, **fields)
+        await self.store.commit(*change_ops(record, msgspec.structs.replace(record.resource, spec=spec)))
+        return await self.worker(worker.metadata.name)
+
     async def given_session(
         self,
         worker: LabWorker | None,

@@ -21,6 +21,7 @@ from world.checks import (
     places,
     pools,
     ports,
+    prebuilt,
     privacy,
     quotas,
     restores,
@@ -60,6 +61,7 @@ NEVER = (
     places.ELSEWHERE,
     places.LENT,
     bills.UNBALANCED,
+    prebuilt.PREBUILT,
 )
 TODAY = SystemClock().now().toordinal()
 COUNT = 4

@@ -15,8 +15,8 @@ from lcm.model.kinds.definition import (
     ResourceRequirements,
     Topology,
 )
+from lcm.model.kinds.hours import AllowedHours, Weekday
 from lcm.model.kinds.pool import (
-    AllowedHours,
     Budget,
     LabWorkerPool,
     LabWorkerPoolSpec,
@@ -24,7 +24,7 @@ from lcm.model.kinds.pool import (
     WorkerTemplate,
     WorkerTemplateSpec,
 )
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.prebuilt import PrebuiltPolicy
 from lcm.model.kinds.settings import QuotaRule, QuotaSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
 from lcm.providers.protocols.artifacts import StoredArtifact
@@ -78,10 +78,11 @@ CROWDED: Final = msgspec.structs.replace(
     CLASSROOM,
     processes=3,
     sessions_a_day=480,
+    labs=(msgspec.structs.replace(CLASSROOM.labs[0], prebuilt=PrebuiltPolicy(count=3, max_age_minutes=120)),),
     unhostable=unhostable_labs("ccna"),
     pools=(ScenarioPool(track="ccna", most=4, least=2),),
 )
-"""The same with workers that are always there and far more sessions: the most happens in the least time."""
+"""The same with workers that are always there, prebuilt labs, and far more sessions: much happens in little time."""
 
 
 OTHER_REGION: Final = "us-west-2"
@@ -151,6 +152,7 @@ def definition_of(lab: ScenarioLab, stored: StoredArtifact) -> LabletDefinition:
             cpu_cores=lab.cpu_cores, memory_gb=lab.memory_gb, storage_gb=lab.storage_gb
         ),
         ami_requirements=AmiRequirements(cml_version_min=lab.cml_version_min),
+        prebuilt=lab.prebuilt,
     )
     return LabletDefinition(metadata=Metadata(name=definition_name(lab)), spec=spec)
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from lcm.model.kinds.pool import AllowedHours, LabWorkerPool
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.hours import AllowedHours, Weekday
+from lcm.model.kinds.pool import LabWorkerPool
 from lcm.placement.seats import Span
 from lcm.placement.timeline import BEGINNING, END, micros, moment_of
 

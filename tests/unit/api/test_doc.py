@@ -108,6 +108,7 @@ def understood(name: str) -> set[int]:
         "/worker-pools/{id}/pause",
         "/worker-pools/{id}/scale",
         "/calendar",
+        "/prebuilt",
         "/schedule",
         "/allocate-ports",
         "/reseat",

@@ -67,6 +67,7 @@ internal          any    service
 /api/placement/slots any admin operator author instructor user service
 /api/calendar     any    admin operator author instructor user viewer service
 /api/topologies   any    admin operator author service
+/api/lablet-definitions/{id}/prebuilt any admin operator service
 /api/lablet-definitions/{id}/topology any admin operator author service
 /api/node-definitions   any    admin operator author service
 /api/plan         any    admin operator

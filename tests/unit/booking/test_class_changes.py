@@ -19,7 +19,8 @@ from lcm.control.plane.protocol import Extend, Ref
 from lcm.model.base.errors import Conflict, IllegalStep, Invalid, NoRoom, Refused, TooLarge
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Metadata
-from lcm.model.kinds.reservation import Recurrence, Reservation, Weekday, held_slot, occurrence_of, occurrences
+from lcm.model.kinds.hours import Weekday
+from lcm.model.kinds.reservation import Recurrence, Reservation, held_slot, occurrence_of, occurrences
 from lcm.model.kinds.session import LabletSession, SessionPhase
 
 CLASS = Ref(Reservation, "class")

@@ -17,8 +17,9 @@ from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Gone, Invalid
 from lcm.model.base.resource import Condition, PhaseChange, Truth
 from lcm.model.kinds.definition import AmiRequirements, PortUse, ResourceRequirements
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import Explanation, PreviewRequest, Slot
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.pool import Budget, ScalingPolicy
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import (
     LabletSession,

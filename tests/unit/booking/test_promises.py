@@ -19,8 +19,9 @@ from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.base.errors import Conflict, Later, NoRoom
 from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import SeatChange
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.pool import Budget, ScalingPolicy
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.money.licences import token_id
 from lcm.placement.claims import Terms

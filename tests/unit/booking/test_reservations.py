@@ -22,6 +22,7 @@ from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, NoRoom,
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.base.resource import Metadata, Owner
 from lcm.model.kinds.definition import Requirements
+from lcm.model.kinds.hours import Weekday
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import (
     OCCURRENCES_LIMIT,
@@ -29,7 +30,6 @@ from lcm.model.kinds.reservation import (
     Reservation,
     ReservationPhase,
     ReservationSpec,
-    Weekday,
     occurrences,
 )
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase

@@ -35,8 +35,9 @@ from lcm.model.base.capacity import DIMENSIONS
 from lcm.model.base.errors import Conflict, Forbidden, IllegalStep, Invalid, NoRoom, Refused
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.base.resource import Truth, find_condition
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import Assignment, PortRequest
-from lcm.model.kinds.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
+from lcm.model.kinds.pool import Budget, LabWorkerPool, ScalingPolicy
 from lcm.model.kinds.session import (
     CLEAN_UP_TIME,
     LabletSession,

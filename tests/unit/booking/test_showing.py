@@ -11,8 +11,9 @@ from harness.plane_world import ADA, BOB, NOW, OTTO
 from lcm.control.plane.protocol import Extend, Ref
 from lcm.model.access.identity import Caller
 from lcm.model.base.errors import Invalid
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
-from lcm.model.kinds.pool import AllowedHours, PoolPacking
+from lcm.model.kinds.pool import PoolPacking
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SchedulerSettings
 from lcm.placement.seats import Seats

@@ -19,8 +19,9 @@ from lcm.control.booking.quota import OwnerLimits
 from lcm.control.plane.local import LocalPlane
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.errors import Invalid, NoRoom, Throttled
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import MAX_SLOTS, SlotOffers, SlotRequest
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.pool import Budget, ScalingPolicy
 from lcm.placement.limits import PromiseRules
 from lcm.placement.request import HeldClaim
 from lcm.placement.seat_choice import choose_seat, explain_refusal

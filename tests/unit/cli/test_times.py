@@ -20,7 +20,7 @@ from lcm.cli.output.times import (
     parse_moment,
 )
 from lcm.cli.output.zone import Zone, current_zone, find_zone, localize, terminal_zone
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.hours import Weekday
 
 BERLIN = find_zone("Europe/Berlin")
 KOLKATA = find_zone("Asia/Kolkata")

@@ -10,7 +10,8 @@ from icalendar import Calendar
 
 from harness.notices import ADA
 from lcm.control.notices.entries import CANCEL, REQUEST, Entry, write_calendar
-from lcm.model.kinds.reservation import Recurrence, ReservationSpec, Slot, Weekday, occurrences
+from lcm.model.kinds.hours import Weekday
+from lcm.model.kinds.reservation import Recurrence, ReservationSpec, Slot, occurrences
 
 NOW = datetime(2026, 10, 1, 8, tzinfo=UTC)
 START = datetime(2026, 10, 13, 7, tzinfo=UTC)

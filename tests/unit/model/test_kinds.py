@@ -212,7 +212,9 @@ def test_a_failed_worker_is_what_its_instance_is(phase: WorkerPhase, state: str,
 def test_conditions_are_spelled_as_users_know_them() -> None:
     names = "EC2Provisioned CMLReady Licensed AcceptingLabs CapacityAvailable HealthCheckPassed Reachable"
     assert {str(one) for one in WorkerCondition} == {*names.split(), "LikeTemplate"}
-    assert {str(one) for one in SessionCondition} == {"WorkerAssigned", "AtRisk", "TimeShortened", "Continues"}
+    assert {str(one) for one in SessionCondition} == {
+        *("WorkerAssigned", "AtRisk", "TimeShortened", "Continues", "LabRuns", "LabSeen")
+    }
 
 
 @pytest.mark.parametrize(

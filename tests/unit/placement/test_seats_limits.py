@@ -11,8 +11,8 @@ from harness import given
 from harness.given import EARLY, at, books, filled, on, plainly_fits, plainly_running, seat_claim, seats
 from harness.suite import for_all
 from lcm.model.base.capacity import Amount, Claim
-from lcm.model.kinds.pool import AllowedHours, Budget
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.hours import AllowedHours, Weekday
+from lcm.model.kinds.pool import Budget
 from lcm.model.money.prices import SHIPPED_PRICES, PriceBook
 from lcm.placement.hours import OpenTimes, first_closed_moment, open_time
 from lcm.placement.limits import PromiseRules, count_load_room, forecast_cost

@@ -11,7 +11,8 @@ from harness import suite
 from harness.given import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, ROOM, at, filled, plainly_running, seat_claim, seats
 from harness.suite import for_all
 from lcm.model.base.capacity import Amount, Claim
-from lcm.model.kinds.pool import AllowedHours, Budget
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget
 from lcm.placement.hours import OpenTimes
 from lcm.placement.limits import PromiseRules
 from lcm.placement.promise import PromisedSeats, choose_seats_for_all, nearest_shifts, promise, promise_all

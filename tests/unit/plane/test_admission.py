@@ -15,8 +15,9 @@ from lcm.model.base.errors import Forbidden, Invalid
 from lcm.model.base.machine import POOL_CONTROLLER
 from lcm.model.base.resource import Owner
 from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.model.kinds.hours import Weekday
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import Recurrence, Weekday
+from lcm.model.kinds.reservation import Recurrence
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabType, LabWorker
 from lcm.store.base import Op

@@ -17,7 +17,8 @@ from lcm.controllers.pool.index import PoolClaims, SeatClaim
 from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, SMALL_LABEL, PoolView
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.resource import Owner, PhaseChange
-from lcm.model.kinds.pool import AllowedHours, FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy, SmallRun
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy, SmallRun
 from lcm.model.kinds.worker import LabWorker, Remedy, WorkerPhase
 from lcm.placement.claims import Terms
 from lcm.placement.request import HeldClaim

@@ -20,9 +20,9 @@ from lcm.control.plane.protocol import Ref, Terminate, ref_of
 from lcm.controllers.pool.view import POOL_LABEL
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Metadata
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import PoolExplanation, PoolPauseRequest, PoolScaleRequest
 from lcm.model.kinds.pool import (
-    AllowedHours,
     Budget,
     CapacityThresholds,
     LabWorkerPool,

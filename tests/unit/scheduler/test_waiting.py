@@ -15,8 +15,9 @@ from lcm.control.plane.protocol import Ref, Terminate, ref_of
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.definition import AmiRequirements, LabletDefinition
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.placement import PreviewRequest
-from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
+from lcm.model.kinds.pool import Budget, WorkerTemplate
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, Seat, SessionPhase
 from lcm.model.kinds.settings import SchedulerSettings, Strategy
 from lcm.model.kinds.worker import LabWorker, WorkerPhase

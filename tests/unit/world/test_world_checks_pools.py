@@ -8,7 +8,8 @@ import pytest
 
 from harness import given
 from lcm.model.base.resource import Owner
-from lcm.model.kinds.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget, LabWorkerPool, ScalingPolicy
 from lcm.model.kinds.session import LabletSession, Seat
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.ledger import CostGroup, CostLedger, CostRow

@@ -1,7 +1,10 @@
 """Checks that no worker holds more than it has, and no seat more than its template."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, Profile, find_exceeded
 from lcm.model.kinds.registry import Resource
@@ -29,7 +32,8 @@ def worker_is_not_overcommitted(seen: ObservedState, turn: ObservedChange[Lablet
         return ()
     new = _new_claims(turn)
     others = seen.on_worker[worker.metadata.uid].values() if new else ()
-    over = [_shortage_of(one, _claims(others), worker.status.capacity, worker.status.foreign) for one in new]
+    held = list(_claims(others, turn.at))
+    over = [_shortage_of(one, held, worker.status.capacity, worker.status.foreign) for one in new]
     return [violation(OVERCOMMIT, f"{worker.metadata.name}: {one}", worker, *others) for one in over if one]
 
 
@@ -49,6 +53,8 @@ def _new_claims(turn: ObservedChange[LabletSession]) -> Sequence[Claim]:
     before, after = turn.before, turn.after
     if after is None or after.status.claim is None or not is_live(after):
         return ()
+    if after.spec.prebuilt:
+        return tuple(_claims([after], turn.at)) if turn.before is None or not turn.before.status.worker_id else ()
     new, there = after.status.claim, before is not None and before.status.worker_id == after.status.worker_id
     old = before.status.claim if before is not None and there and is_live(before) else None
     if old is None or _covers(old, new):
@@ -75,8 +81,13 @@ def _shortage_of(claim: Claim | None, claims: Iterable[Claim], room: Amount, for
     return ""
 
 
-def _claims(sessions: Iterable[LabletSession]) -> Iterator[Claim]:
-    return (one.status.claim for one in sessions if one.status.claim)
+def _claims(sessions: Iterable[LabletSession], now: datetime) -> Iterator[Claim]:
+    """Yield what sessions claim; prebuilt labs, which give way, only have what they have now."""
+    soon = now + timedelta(minutes=1)
+    for one in sessions:
+        if one.status.claim is not None:
+            claim, beside = one.status.claim, one.spec.prebuilt
+            yield msgspec.structs.replace(claim, end=min(claim.end, max(claim.start, soon))) if beside else claim
 
 
 def _new_seats(turn: ObservedChange[LabletSession | Reservation]) -> Iterator[tuple[Seat, Claim]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from lcm.controllers.session.progress import lab_uid
 from lcm.model.kinds.session import LabletSession
 from lcm.providers.protocols.compute import InstanceState
 from lcm.sim.world.environment import Environment
@@ -31,7 +32,9 @@ def ended_session_left_no_lab(
         return ()
     if before is not None and not is_live(before):
         return ()
-    mine = [where for where, uid, _ in labs_on(stage, turn.at) if uid == turn.latest.metadata.uid]
+    if lab_holder(seen, turn.latest.metadata.uid) not in (None, turn.latest):
+        return ()  # another session has taken its lab over
+    mine = [where for where, uid, _ in labs_on(stage, turn.at) if uid == lab_uid(turn.latest)]
     if seen.was_put_back(turn.latest):
         worker = seen.workers.get(turn.latest.status.worker_id or "")
         mine = [where for where in mine if worker is not None and where == worker.status.ec2.instance_id]
@@ -44,7 +47,7 @@ def lab_is_made_for_a_live_session(
     """Check that none of our processes imports or starts a lab of a session that has ended."""
     if deed.host is None or deed.effect.verb not in {"import", "start lab"}:
         return ()
-    session = seen.sessions.get(uid_in(deed.effect.lab) or "")
+    session = lab_holder(seen, uid_in(deed.effect.lab) or "")
     if session is None or not seen.is_over(session):
         return ()
     return [violation(LEFT, f"{deed.host} does {deed.effect.verb} after its end", session)]
@@ -54,7 +57,7 @@ def old_lab_is_removed(seen: ObservedState, stage: Environment, now: datetime) -
     """Check that a lab that came back with its machine after its session had ended does not stay."""
     found = []
     for where, uid, running_since in labs_on(stage, now):
-        session = seen.sessions.get(uid)
+        session = lab_holder(seen, uid)
         if session is None or not seen.is_over(session):
             continue
         since = max(seen.removed.get(uid, session.status.history[-1].at), running_since, seen.restored_at)
@@ -73,6 +76,12 @@ def labs_on(stage: Environment, now: datetime) -> Iterator[tuple[str, str, datet
         for lab in cml.labs:
             if uid := uid_in(lab.title):
                 yield machine.instance_id, uid, last.at
+
+
+def lab_holder(seen: ObservedState, uid: str) -> LabletSession | None:
+    """Return whose a lab is, by the uid in its title: a session that lives and took it over, or else the first."""
+    takers = (one for one in seen.live_sessions() if one.status.taken_from is not None and lab_uid(one) == uid)
+    return next(takers, None) or seen.sessions.get(uid)
 
 
 def uid_in(title: str) -> str | None:

@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 from lcm.controllers.pool.view import SEAT_LABEL
 from lcm.model.access.identity import Role
 from lcm.model.base.capacity import Claim
-from lcm.model.kinds.pool import AllowedHours, LabWorkerPool, PoolPhase, ScalingPolicy, WorkerTemplate
-from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation, Weekday
+from lcm.model.kinds.hours import AllowedHours, Weekday
+from lcm.model.kinds.pool import LabWorkerPool, PoolPhase, ScalingPolicy, WorkerTemplate
+from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.providers.protocols.compute import InstanceState

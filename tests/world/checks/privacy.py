@@ -6,7 +6,7 @@ from typing import Final
 from lcm.model.access.identity import Caller, Role
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation, ReservationPhase
-from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.session import PREBUILT_OWNER, LabletSession
 from lcm.sim.world.scenario import SECRET
 from lcm.sim.world.world import Violation
 from lcm.store.base import Change
@@ -38,7 +38,7 @@ def touched_is_their_own(_seen: ObservedState, commit: Commit) -> Sequence[Viola
     return [
         violation(ANOTHERS, f"{audit.who} changed what is {one.spec.owner}'s", one)
         for one in owned
-        if isinstance(one, LabletSession | Reservation) and one.spec.owner != audit.who
+        if isinstance(one, LabletSession | Reservation) and one.spec.owner not in (audit.who, PREBUILT_OWNER)
     ]
 
 

@@ -77,7 +77,7 @@ def _limits_of(
     """
     settings = seen.objects.get("settings/default/system")
     quotas = settings.spec.quotas if isinstance(settings, SystemSettings) else QuotaSettings()
-    live, owner = list(seen.live_sessions()), new.spec.owner
+    live, owner = [one for one in seen.live_sessions() if not one.spec.prebuilt], new.spec.owner
     for limit in _EXCESSES:
         rules = [one for one in quotas.rules if getattr(one, limit) is not None]
         if role is Role.USER:

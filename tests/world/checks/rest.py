@@ -13,7 +13,7 @@ from lcm.providers.protocols.artifacts import parse_address
 from lcm.providers.protocols.compute import OWNER_TAG, InstanceState
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Violation
-from world.checks.labs import LEFT, uid_in
+from world.checks.labs import LEFT, lab_holder, uid_in
 from world.checks.machines import NO_RECORD, OWNER, living_machines
 from world.checks.violation import violation
 from world.observed import ObservedState
@@ -42,7 +42,7 @@ def labs_are_gone(seen: ObservedState, stage: Environment) -> Sequence[Violation
     for instance in living_machines(stage):
         cml = stage.fleet.find_cml(instance.instance_id)
         for uid in (uid_in(lab.title) for lab in cml.labs) if cml else ():
-            session = seen.sessions.get(uid or "")
+            session = lab_holder(seen, uid or "")
             if session is not None and seen.is_over(session):
                 found.append(violation(LEFT, f"its lab is on {instance.instance_id}, {instance.state}", session))
     return found

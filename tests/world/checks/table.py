@@ -39,6 +39,7 @@ from world.checks.pools import (
     start_is_allowed,
 )
 from world.checks.ports import ports_are_not_shared, ports_in_use_are_not_given, ports_in_use_are_seen
+from world.checks.prebuilt import lab_is_given_once, prebuilt_gives_way, prebuilt_holds_no_promise
 from world.checks.privacy import touched_is_their_own
 from world.checks.promises import (
     booking_is_promised,
@@ -91,6 +92,8 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
         place_is_as_wished,
         promise_is_within_hours,
         booking_keeps_what_was_saved,
+        lab_is_given_once,
+        prebuilt_holds_no_promise,
     ),
     Reservation: (*_EVERY, seat_holds_what_is_promised, reservation_keeps_its_claims, promise_is_within_hours),
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),
@@ -147,6 +150,7 @@ EVERY_MINUTE: Final[Sequence[Callable[[ObservedState, Environment, datetime], Se
     pools_keep_their_maximum,
     closed_pools_rest,
     hourly_budget_is_kept,
+    prebuilt_gives_way,
 )
 """Every minute: what may be so for a while, and not for long."""
 

@@ -76,7 +76,9 @@ def _had_ended(resource: Resource) -> bool:
         return False
     phase = phase_of(resource)
     return machine is None or any(
-        phase in machine.final or (step.source == phase and step.target in machine.final) for step in machine.steps
+        phase in machine.final
+        or (step.source == phase and step.target in machine.final and "taken_by" not in step.needs)
+        for step in machine.steps
     )
 
 

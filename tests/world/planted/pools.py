@@ -18,7 +18,8 @@ from lcm.controllers.pool.view import PoolView
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import LcmError
 from lcm.model.base.resource import Metadata
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget, ScalingPolicy
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.model.money.ledger import LedgerSums
 from lcm.model.money.split import BillPiece

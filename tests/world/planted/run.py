@@ -15,10 +15,20 @@ from world.planted.installation import INSTALLATION
 from world.planted.machines import MACHINES
 from world.planted.people import PEOPLE
 from world.planted.pools import POOLS
+from world.planted.prebuilt import PREBUILT_FAULTS
 from world.planted.sessions import SESSIONS
 from world.planted.words import WORDS
 
-PLANTED: Final[tuple[Planted, ...]] = (*CAPACITY, *INSTALLATION, *MACHINES, *PEOPLE, *POOLS, *SESSIONS, *WORDS)
+PLANTED: Final[tuple[Planted, ...]] = (
+    *CAPACITY,
+    *INSTALLATION,
+    *MACHINES,
+    *PEOPLE,
+    *POOLS,
+    *PREBUILT_FAULTS,
+    *SESSIONS,
+    *WORDS,
+)
 QUICK: Final = tuple(one for one in PLANTED if one.scenario in (QUIET, RUSH))
 """Those that are found within a few seconds."""
 

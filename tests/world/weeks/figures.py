@@ -111,6 +111,7 @@ def play_week(name: str, policy: ScalingPolicy, scenario: Scenario, people: Sequ
     spent = os.times()
     world, end = worlds[0], scenario.end + timedelta(hours=scenario.quiet_hours)
     sessions = [one for one in world.witness.seen.sessions.values() if one.spec.lab_track == "ccna"]
+    sessions = [one for one in sessions if not one.spec.prebuilt]
     timed = [one for one in sessions if one.spec.timeslot_start is not None and one.spec.timeslot_start < end]
     waits = sorted(_waits(one for one in sessions if is_asap(one)))
     machines = world.stage.cloud.account.machines.values()

@@ -11,7 +11,9 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget, ScalingPolicy
+from lcm.model.kinds.prebuilt import PrebuiltPolicy
 from lcm.model.kinds.settings import QuotaRule
 from lcm.sim.world.scenario import REGION, Scenario, ScenarioLab, ScenarioPool
 from world.scenarios import OTHER_REGION, WORKDAYS
@@ -68,8 +70,11 @@ def _week(
     people: Sequence[Deed],
     pools: Sequence[ScenarioPool],
     quotas: Sequence[QuotaRule] = (),
+    *,
+    prebuilt: PrebuiltPolicy | None = None,
 ) -> Week:
-    scenario = msgspec.structs.replace(_BASIS, pools=tuple(pools), quotas=tuple(quotas))
+    labs = (msgspec.structs.replace(_BASIS.labs[0], prebuilt=prebuilt),)
+    scenario = msgspec.structs.replace(_BASIS, labs=labs, pools=tuple(pools), quotas=tuple(quotas))
     return Week(name, scenario, (*people, accounts_are_closed), policies)
 
 
@@ -98,6 +103,13 @@ WEEKS: Final = (
         (crowd(240, 4 * DAY + 17 * HOUR, 6 * DAY + 17 * HOUR),),
         (ScenarioPool(track="ccna", most=20, budget=Budget(hourly_usd=Decimal(36))),),
         (QuotaRule(role="user", sessions=2, pending=2), QuotaRule(track="ccna", sessions=90)),
+    ),
+    _week(
+        "walk-in lab",
+        (_P.HYBRID, _P.CAPACITY_BASED, _P.SCHEDULED),
+        (class_at_nine(20), some_book(20), some_come(60)),
+        (ScenarioPool(track="ccna", most=4, least=2, hours=_DAYTIME),),
+        prebuilt=PrebuiltPolicy(count=4, hours=msgspec.structs.replace(_DAYTIME, start_hour=8), max_age_minutes=240),
     ),
     _week(
         "two regions",

@@ -43,8 +43,9 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, NoRoom, Refused, Unreachable
 from lcm.model.base.resource import DEFAULT_NAMESPACE, Metadata, find_condition
 from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.hours import Weekday
 from lcm.model.kinds.placement import Explanation, PreviewRequest
-from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec, Weekday
+from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec
 from lcm.model.kinds.saved_lab import ContinueFrom
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionCondition
 from lcm.system import clock as system

@@ -26,10 +26,11 @@ from lcm.cli.output.printer import Printer
 from lcm.cli.output.table import Column, TextTable
 from lcm.control.plane.bodies import ClassCost
 from lcm.control.plane.protocol import Plane, Ref, ref_of
-from lcm.model.base.errors import Gone
+from lcm.model.base.errors import Gone, Refused
 from lcm.model.base.resource import HISTORY_LIMIT, Condition, PhaseChange, Truth, find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate, describe_packing
+from lcm.model.kinds.prebuilt import PrebuiltUse
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, SessionCondition, describe_drift, get_claim
@@ -223,6 +224,8 @@ async def summary_lines(plane: Plane, resource: Resource, now: datetime) -> list
             lines += _pool_lines(resource, now)
         case LabletDefinition():
             lines += _definition_summary(resource)
+            with suppress(Gone, Refused):  # who may not see them is shown what the definition wants
+                lines += _prebuilt_lines(await plane.prebuilt(ref_of(resource))) if resource.spec.prebuilt else ()
         case LabletSession():
             lines += session_lines(resource, now)
         case Reservation():
@@ -273,6 +276,14 @@ def _definition_summary(definition: LabletDefinition) -> Iterator[LabelledText]:
         yield "Needs", format_needs(needs)
     yield "Topology", spec.topology.uri
     yield from definition_lines(definition)
+
+
+def _prebuilt_lines(use: PrebuiltUse) -> Iterator[LabelledText]:
+    """Yield how many labs are kept started, and how often somebody found one."""
+    yield "Prebuilt", f"{use.ready} ready and {use.starting} starting of {use.wanted} wanted: {use.reason}"
+    asked, cost = use.taken + use.missed, f", {use.cost_usd:.2f} USD" if use.cost_usd is not None else ""
+    share = f" ({use.taken / asked:.0%})" if asked else ""
+    yield "", f"{use.taken} taken{share} and {use.missed} missed{cost}"
 
 
 _LABEL: Final = 14

@@ -126,9 +126,9 @@ class _Query:
         if not found:
             render.print_message(self._nothing_message())
         if hidden and printer.is_tabular:
-            render.print_message(
-                f"{hidden} ended session{' is' if hidden == 1 else 's are'} not shown; --all shows them"
-            )
+            prebuilt = any(isinstance(one, LabletSession) and one.spec.prebuilt for one in all_found)
+            what = f"{'ended or prebuilt' if prebuilt else 'ended'} session{' is' if hidden == 1 else 's are'}"
+            render.print_message(f"{hidden} {what} not shown; --all shows them")
 
     async def watch(self, plane: Plane, printer: Printer) -> None:
         wheres = {part.noun.struct: await self._filter_for(plane, part) for part in self.parts}
@@ -211,13 +211,14 @@ class _Query:
         return filter_by_name(*(by_uid.get(name, name) for name in part.names))
 
     def _is_hidden(self, resource: Resource, since: datetime | None = None) -> bool:
-        """Return whether a session has ended, before `since`, and nobody asked for such sessions."""
-        if not isinstance(resource, LabletSession) or resource.status.phase not in SESSION_MACHINE.final:
+        """Return whether a session is prebuilt or has ended, before `since`, and nobody asked for such sessions."""
+        ended = isinstance(resource, LabletSession) and resource.status.phase in SESSION_MACHINE.final
+        if not isinstance(resource, LabletSession) or not (ended or resource.spec.prebuilt):
             return False
         part = next(part for part in self.parts if part.noun.struct is LabletSession)
         by_phase = any(term.name == "status.phase" for term in self.wheres[part.noun].fields)
         history = resource.status.history
-        lately = since is not None and bool(history) and history[-1].at >= since
+        lately = ended and since is not None and bool(history) and history[-1].at >= since
         return not (self.archived or part.names or by_phase or lately)
 
     def _nothing_message(self) -> str:

@@ -18,7 +18,7 @@ from lcm.control.accounts.costs import find_worker, format_stamp, read_costs
 from lcm.control.objects.records import CODEC, encode_checked, sessions_on
 from lcm.model.base.capacity import Amount
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
+from lcm.model.kinds.session import ON_WORKER_PHASES, PREBUILT_OWNER, LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.billing import BillingInterval, next_month, start_of_month, to_usd
 from lcm.model.money.prices import HARDWARE
@@ -153,6 +153,11 @@ def class_subject(reservation_id: str) -> str:
     return f"class-{reservation_id}"
 
 
+def prebuilt_subject(namespace: str, definition: str) -> str:
+    """Return under what the costs of a definition's prebuilt labs are kept."""
+    return f"prebuilt-{sha256(f'{namespace}/{definition}'.encode()).hexdigest()}"
+
+
 def is_older_stay(key: str, before: datetime) -> bool:
     """Return whether a stay's record, or its cost, is of a month that ended before a moment."""
     return key.split("/", 2)[1] < _month_name(before)
@@ -171,6 +176,8 @@ def _stay_ops(own: Stay, cost: Mapping[str, int]) -> Iterator[Op]:
         stamp = format_stamp(piece.until)
         yield Put(f"{STAYS}{month}/{own.worker_id}/{stamp}/{own.session_id}", encode_checked(piece))
         subjects = [owner_subject(own.owner)] + [class_subject(own.reservation_id)] * bool(own.reservation_id)
+        if own.owner == PREBUILT_OWNER:
+            subjects.append(prebuilt_subject(own.namespace, own.definition))
         for subject in subjects if cost else ():
             yield Put(f"{STAY_COSTS}{month}/{subject}/{own.session_id}/{stamp}", str(cost[month]).encode())
 

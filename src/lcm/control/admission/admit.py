@@ -21,6 +21,7 @@ from lcm.control.admission.references import (
     Reference,
     Target,
     TargetLookup,
+    check_unchanged,
     choose_target,
     is_abandoned_deletion,
     reference_of,
@@ -134,6 +135,8 @@ def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller
     spec = booking.spec
     track = spec.lab_track or definition.spec.lab_track
     _check_permitted(spec.owner, spec.priority, track, caller)
+    if isinstance(booking, LabletSession) and booking.spec.prebuilt and caller.role not in SERVICE:
+        raise Forbidden("only the scheduler makes prebuilt sessions; set `prebuilt` of the definition")
     changes: dict[str, Any] = {
         "definition": definition.metadata.name,
         "owner": spec.owner or caller.name,
@@ -198,6 +201,8 @@ def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinit
     else:
         assert isinstance(booking, LabletSession), "only sessions come without a slot"
         minutes, path = booking.spec.duration_minutes or 0, "spec.duration_minutes"
+        if booking.spec.prebuilt:
+            return  # it lasts as long as its definition says that prebuilt labs do
     if minutes > longest:
         yield Fault(
             path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for at most {longest} minutes"
@@ -266,6 +271,11 @@ class Draft(Generic[R]):
 
     edit: Edit[R]
     target: Target | None = None
+
+    @property
+    def checks(self) -> Sequence[Op]:
+        """What the commit must find unchanged."""
+        return () if self.target is None else (check_unchanged(self.target),)
 
 
 @dataclass(frozen=True, slots=True)

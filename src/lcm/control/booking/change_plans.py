@@ -16,6 +16,7 @@ import msgspec
 from lcm.control.plane.booking_actions import Move, Resize, SetLearners, Skip, Swap
 from lcm.control.plane.protocol import Extend, ReservationAction
 from lcm.model.base.errors import Fault, Invalid, Refused
+from lcm.model.kinds.hours import Weekday
 from lcm.model.kinds.reservation import (
     OCCURRENCES_LIMIT,
     Recurrence,
@@ -23,7 +24,6 @@ from lcm.model.kinds.reservation import (
     ReservationClaim,
     ReservationSpec,
     Slot,
-    Weekday,
     held_slot,
     learner_of,
     occurrence_of,

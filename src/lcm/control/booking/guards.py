@@ -87,7 +87,7 @@ async def admit_workers_to_seats(store: Store, before: LabWorkerPool, after: Lab
     for one in (uid for uid, (_, guard) in zip(new, guards, strict=True) if guard is not None):
         for session in await sessions_on(store, one):
             seat = session.status.seat
-            if seat is None or seat.pool != after.metadata.name:
+            if not session.spec.prebuilt and (seat is None or seat.pool != after.metadata.name):
                 problem = f"{ref_of(session)} is on worker {one}, which the pool did not know when it chose this worker"
                 raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{problem}: read it again")
     checks = [CheckRevision(key, guard.revision if guard else ABSENT) for key, guard in guards[:_MOST_CHECKS]]

@@ -27,6 +27,7 @@ from lcm.control.booking.guards import (
     pools_revision,
     read_guards,
 )
+from lcm.control.booking.prebuilt_labs import PrebuiltLabs
 from lcm.control.booking.quota import BookingQuota, OwnerLimits
 from lcm.control.booking.request import (
     Booking,
@@ -219,6 +220,7 @@ class Promises:
         """Promise seats by a calendar that runs; without `limits`, anybody may book as much as there is."""
         self.calendar = calendar
         self.quota = BookingQuota(store, calendar, limits, clock=clock, price=price) if limits is not None else None
+        self.prebuilt = PrebuiltLabs(calendar)
         self._store = store
         self._clock = clock
         self._chance = chance
@@ -229,10 +231,11 @@ class Promises:
 
     @asynccontextmanager
     async def lock_guards(self, bookings: Iterable[Resource], quotas: Iterable[str] = ()) -> AsyncIterator[None]:
-        """Hold the locks of these quotas' guards, and of every pool that may promise one of these bookings."""
+        """Hold the locks of these quotas' guards, of prebuilt labs, and of every pool that may promise a booking."""
         bookings = list(bookings)
+        labs = {key for one in bookings for key in self.prebuilt.lock_keys(one)}
         async with AsyncExitStack() as locks:
-            for key in sorted(quotas):
+            for key in sorted({*quotas, *labs}):
                 await locks.enter_async_context(self._guard_locks.hold(key))
             await self._catch_up(bookings)
             for key in sorted(pool_guard_key(ref_of(row.pool)) for row in self._pools_for(bookings)):

@@ -124,12 +124,16 @@ _EMPTY_SNAPSHOT: Final = PlacementSnapshot(Guards([]))
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A session, the place the scheduler proposes for it, and the claim it would have there."""
+    """A session, the place proposed for it, and the claim it would have there.
+
+    `taken` is the prebuilt session whose lab, and room, it takes over.
+    """
 
     session: LabletSession
     definition: LabletDefinition
     assignment: Assignment
     claim: Claim
+    taken: LabletSession | None = None
 
     @property
     def adds_claim(self) -> bool:
@@ -197,7 +201,7 @@ async def _schedule(
         status = with_assignment(session, assignment, **nowhere, **fields_unassigned(session, now))
         return await commit_status(writer, record, status, (), assignment.reason)
     proposal = await _read_proposal(writer, promises, session, assignment)
-    snapshot = await _check_proposal(writer, promises, proposal)
+    snapshot = await check_proposal(writer, promises, proposal)
     fields: Mapping[str, Any] = fields_unassigned(session, now)
     if snapshot.worker is not None:
         before = session.status.allocated_ports or {}
@@ -230,7 +234,7 @@ async def _read_proposal(
     return Proposal(session, definition, assignment, claim)
 
 
-async def _check_proposal(writer: Writer, promises: Promises, proposal: Proposal) -> PlacementSnapshot:
+async def check_proposal(writer: Writer, promises: Promises, proposal: Proposal) -> PlacementSnapshot:
     """Check a proposal against the current state and return what was read; raise NoRoom with the reason."""
     assignment, session = proposal.assignment, proposal.session
     if assignment.worker_id is None and not proposal.adds_claim:
@@ -257,11 +261,14 @@ def _check_worker(promises: Promises, proposal: Proposal, worker: LabWorker, now
     terms, seat = promises.calendar.terms, proposal.assignment.seat
     found = promises.calendar.pool_seat_of(worker.metadata.uid)
     fills = (ref_of(found[0]), found[1]) if found else None
-    if fills != ((proposal.pool, seat.number) if seat else None):
+    beside = proposal.session.spec.prebuilt  # it holds no time of a planned worker
+    if not beside and fills != ((proposal.pool, seat.number) if seat else None):
         problem = f"is planned worker {fills[1]} of pool {fills[0].name}" if fills else "is no planned worker"
         raise NoRoom(f"worker {worker.metadata.name} {problem}: decide again", why="seat")
     _check_place(promises, proposal, worker_place(worker, now, boot=terms.boot))
-    refuse_unless_fits(worker, others_on(promises.calendar, worker, proposal.session), proposal.claim, now)
+    left = ref_of(proposal.taken) if proposal.taken else None
+    others = [one for one in others_on(promises.calendar, worker, proposal.session) if ref_of(one) != left]
+    refuse_unless_fits(worker, others, proposal.claim, now)
 
 
 async def _check_seat(promises: Promises, proposal: Proposal, snapshot: PlacementSnapshot, now: datetime) -> None:

@@ -106,14 +106,17 @@ def others_on(calendar: Calendar, worker: LabWorker, session: LabletSession) -> 
 def refuse_unless_fits(worker: LabWorker, others: Iterable[LabletSession], claim: Claim, now: datetime) -> None:
     """Raise NoRoom if a claim does not fit on a worker beside those that are on it or assigned to it.
 
-    A session that is still there after the end of its claim takes up room now.
+    A session that is still there after the end of its claim takes up room now. So does a prebuilt lab, which gives way.
     """
     room = room_of(worker)
     if room is None:
         raise NoRoom(f"the size of worker {worker.metadata.name} is not known: wait until it reports", why=UNKNOWN_SIZE)
-    claims, overdue = [found for one in others if (found := get_claim(one)) is not None], now + _A_MOMENT
+    claims, overdue = [(found, one) for one in others if (found := get_claim(one)) is not None], now + _A_MOMENT
     start = max(claim.start, now)
-    held = (one if one.end > now else msgspec.structs.replace(one, start=now, end=overdue) for one in claims)
+    held = (
+        found if found.end > now and not one.spec.prebuilt else msgspec.structs.replace(found, start=now, end=overdue)
+        for found, one in claims
+    )
     used = Profile.of(held).peak(start, claim.end)
     short = find_exceeded(used + claim.need, room)
     if short:

@@ -27,6 +27,7 @@ from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation, held_slot, occurrences
 from lcm.model.kinds.session import (
+    PREBUILT_OWNER,
     SESSION_MACHINE,
     DeletedSession,
     LabletSession,
@@ -366,6 +367,8 @@ class UsageBooks:
         if seen.ref.kind not in {LabletSession, Reservation}:
             return
         booking = seen.resource if isinstance(seen.resource, LabletSession | Reservation) else None
+        if booking is not None and booking.spec.owner == PREBUILT_OWNER:
+            return  # prebuilt labs count towards nobody's limits
         is_over = booking is not None and _has_ended(booking)
         self._enter(seen.ref, None if is_over else booking)
         if isinstance(booking, LabletSession) and is_over:
@@ -428,6 +431,8 @@ class UsageBooks:
 
     def _add_past(self, uid: str, used: SessionUse) -> None:
         if uid in self._past or used.until < month_start(month_of(micros(self._clock.now()))):
+            return
+        if used.owner == PREBUILT_OWNER:
             return
         for book in self._books_for(used.owner, (used.namespace, used.lab_track)):
             book.add_past(used)

@@ -15,6 +15,7 @@ from typing import Final
 from lcm.control.objects.records import (
     ALERTS,
     OBSERVATIONS,
+    PREBUILT,
     SINK_CURSORS,
     TELEMETRY,
     UIDS,
@@ -25,6 +26,7 @@ from lcm.control.objects.records import (
     kind_of,
     observations_key,
     observations_prefix,
+    prebuilt_key,
     read_entry,
     telemetry_key,
 )
@@ -49,7 +51,7 @@ class Dependents:
 
 def is_dependent_key(key: str) -> bool:
     """Return whether a key holds a dependent of an object."""
-    return key.startswith((TELEMETRY, ALERTS, OBSERVATIONS))
+    return key.startswith((TELEMETRY, ALERTS, OBSERVATIONS, PREBUILT))
 
 
 async def find_dependents(store: Store, resource: Resource, now: datetime) -> Dependents:
@@ -68,6 +70,8 @@ async def find_dependents(store: Store, resource: Resource, now: datetime) -> De
         # A new chunk comes with a change of the definition, which would conflict.
         learned = await scan_all(store, observations_prefix(resource))
         gone += [Delete(entry.key, at=entry.revision) for entry in learned.entries]
+        used = await store.get(key := prebuilt_key(ref_of(resource)))
+        gone.append(Delete(key, at=used.revision) if used else CheckRevision(key, 0))
     if isinstance(resource, Sink):
         gone.append(Delete(SINK_CURSORS + resource.metadata.name))
     return Dependents(gone, raised.change_events(Alerts(), now))

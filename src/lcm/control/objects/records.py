@@ -73,6 +73,8 @@ HISTORY: Final = "history/"
 ALERTS: Final = "alerts/"
 OBSERVATIONS: Final = "observations/"
 """The samples of the latest sessions of each definition."""
+PREBUILT: Final = "prebuilt/"
+"""What became of those who wanted a lab of a definition at once."""
 DELETED_SESSIONS: Final = "deleted-sessions/"
 """The uids of sessions that were deleted. A uid that is in no record at all is one that this store has lost."""
 WORKER_INDEX: Final = "on-worker/"
@@ -132,6 +134,11 @@ def telemetry_key(ref: Ref[R]) -> str:
 def history_prefix(ref: Ref[R]) -> str:
     """Return the key prefix of a worker's measurements of the last day, by the hour."""
     return f"{HISTORY}{ref.namespace}/{ref.name}/"
+
+
+def prebuilt_key(definition: Ref[Any]) -> str:
+    """Return the key of what became of those who wanted a lab of a definition at once."""
+    return f"{PREBUILT}{definition.namespace}/{definition.name}"
 
 
 def observations_prefix(resource: Resource) -> str:

@@ -15,10 +15,12 @@ from lcm.control.plane.bodies import (
     ObservationAnswer,
     SessionLog,
 )
-from lcm.control.plane.operation import GET, POST, Operation, OperationGroup, may
-from lcm.model.access.identity import Verb
+from lcm.control.plane.booking_operations import NO_PROMISES
+from lcm.control.plane.operation import GET, POST, Operation, OperationGroup, Permission, may
+from lcm.model.access.identity import SEES_ALL, Verb
 from lcm.model.kinds.console import CONSOLES_PATH, Console
 from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.prebuilt import PrebuiltUse
 from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
 from lcm.model.telemetry.learning import ObservationReport
 from lcm.model.telemetry.observation import ResourceObservation
@@ -43,6 +45,19 @@ class LabOperations(OperationGroup):
     )
     async def observations(self, ref: "DefinitionRef") -> ObservationReport:
         """Compare what the sessions of a definition used with what it declares. A person applies that by `patch`."""
+
+    @Operation(
+        GET,
+        "/api/lablet-definitions/{id}/prebuilt",
+        "getLabletDefinitionPrebuilt",
+        "Show how many labs of a definition are kept started, how many are ready, and who found one",
+        Permission(SEES_ALL, "see prebuilt labs"),
+        kind=LabletDefinition,
+        answer=PrebuiltUse,
+        also=NO_PROMISES,
+    )
+    async def prebuilt(self, ref: "DefinitionRef") -> PrebuiltUse:
+        """Return the prebuilt labs of a definition and their use."""
 
     @Operation(
         GET,

@@ -17,11 +17,12 @@ from lcm.control.access.sealing import Sealer, Sealing
 from lcm.control.accounts.ledger import LedgerTurns
 from lcm.control.admission.admit import Admission, Draft, Quota, allow_all
 from lcm.control.admission.amend import patch_document
-from lcm.control.admission.references import check_unchanged, read_targets, reference_of
+from lcm.control.admission.references import read_targets, reference_of
 from lcm.control.admission.topologies import LabGraphs
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.changes import is_change
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
+from lcm.control.booking.prebuilt import book_at_once
 from lcm.control.booking.promise import Promises
 from lcm.control.booking.quota import OwnerLimits
 from lcm.control.booking.step_records import NO_LIMITS, FleetSettings, records_for_step
@@ -257,12 +258,14 @@ class LocalPlane(Plane):
             extra = await self._core.quota(self.caller, [draft.edit.after])
             draft, promised = await self._promise_seats(draft)
             if dry_run:
-                made = self._writer.rehearse(draft.edit, *_target_checks(draft))
+                made = self._writer.rehearse(draft.edit, *draft.checks)
                 if (entry := await self._core.store.get(key_of(made))) is not None:
                     raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
                 return made
             kept = [asked.record_answer(draft.edit.after, self._core.clock.now())] if asked else []
-            return await self._writer.write(draft.edit, *_target_checks(draft), *extra, *promised, *kept)
+            edit, taken, told = await book_at_once(self._writer, self._core.promises, draft.edit, draft.target)
+            ops = [*draft.checks, *extra, *promised, *taken, *kept]
+            return await self._writer.write(edit, *ops, told=told)
 
         try:
             made = await self._retry_in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
@@ -411,8 +414,8 @@ class LocalPlane(Plane):
             if draft is None:
                 return record.resource
             if dry_run:
-                return self._writer.rehearse(draft.edit, *_target_checks(draft))
-            return await self._writer.write(draft.edit, *_target_checks(draft))
+                return self._writer.rehearse(draft.edit, *draft.checks)
+            return await self._writer.write(draft.edit, *draft.checks)
 
         own = ref.kind_info.prefix
         return self._show(
@@ -493,7 +496,3 @@ def _required_revision(document: object) -> int | None:
     metadata = document.get("metadata") if isinstance(document, Mapping) else None
     revision = metadata.get("resource_version") if isinstance(metadata, Mapping) else None
     return revision or None if isinstance(revision, int) else None
-
-
-def _target_checks(draft: Draft[R]) -> Sequence[Op]:
-    return () if draft.target is None else (check_unchanged(draft.target),)

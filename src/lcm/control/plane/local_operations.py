@@ -19,6 +19,7 @@ from lcm.control.booking import (
     cost_report,
     pool_changes,
     pools,
+    prebuilt,
     quota_view,
     reservations,
     seat_moves,
@@ -57,6 +58,7 @@ from lcm.model.kinds.placement import (
     SlotRequest,
 )
 from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.prebuilt import PrebuiltUse
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import Artifact, DeletedSession, LabletSession
 from lcm.model.kinds.worker import IdleVerdict, WorkerTelemetry
@@ -220,6 +222,9 @@ class LocalOperations(PlaneOperations):
 
     async def observations(self, ref: DefinitionRef) -> ObservationReport:
         return await observing.observation_report(self._writer, ref)
+
+    async def prebuilt(self, ref: DefinitionRef) -> PrebuiltUse:
+        return await prebuilt.read_use(self._writer, await self._promises_about(ref), ref)
 
     async def record_observation(
         self, ref: SessionRef, observation: ResourceObservation, *, request_id: str | None = None

@@ -400,6 +400,8 @@ def _is_lingering(view: PoolView, made: PoolPlan, worker: LabWorker) -> bool:
     """Return whether a worker became free just now: a session that waits for it is placed within moments."""
     history = worker.status.history
     until = history[-1].at + LINGER_TIME if history and worker.status.phase in HOSTING_PHASES else view.now
+    if worker.status.phase is WorkerPhase.ACTIVE:
+        until = view.now + LINGER_TIME  # it was not seen yet that the last one has left
     if until <= view.now:
         return False
     made.changes_at = min(made.changes_at or until, until)

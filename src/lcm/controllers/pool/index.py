@@ -225,7 +225,8 @@ class PoolIndex:
             self._subscriber(pool)
 
     def _update_session(self, ref: Ref[LabletSession], session: LabletSession | None) -> None:
-        before, worker_id = self._worker_by_session.get(ref), worker_of(session) if session else None
+        keeps = session is not None and not session.spec.prebuilt  # a prebuilt lab keeps no machine running
+        before, worker_id = self._worker_by_session.get(ref), worker_of(session) if session and keeps else None
         if before is not None and before != worker_id:
             del self._sessions_by_worker[before][ref], self._worker_by_session[ref]
         if session is not None and worker_id is not None:

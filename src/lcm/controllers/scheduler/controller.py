@@ -15,6 +15,7 @@ from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
+from lcm.controllers.scheduler.prebuilt import PrebuiltKeeper
 from lcm.controllers.scheduler.reservations import ReservationReconciler
 from lcm.controllers.scheduler.reservations import rest_of as rest_of_reservation
 from lcm.controllers.scheduler.sessions import SchedulingReconciler, is_concern, rest_of
@@ -56,6 +57,7 @@ class SchedulerController(ElectedController):
         view = await SchedulerView.follow(
             cache, terms=settings.terms, now=self.clock.now, changed=placing.wake, prices=self.prices
         )
+        prebuilt = PrebuiltKeeper(plane, cache, view, clock=self.clock)
         sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
         reservations = ReservationReconciler(plane, cache, clock=self.clock)
         parts: Any = {"clock": self.clock, "chance": self.chance, "resync": resync, "counts": self.counts}
@@ -79,7 +81,7 @@ class SchedulerController(ElectedController):
         view.subscribe(lambda ref: of_sessions.enqueue(ref) if is_concern(cache.get(ref)) else None)
         reservations.subscribe(of_reservations.enqueue)
         try:
-            await run_until_first_ends(of_sessions.run(), of_reservations.run(), placing.run(view))
+            await run_until_first_ends(of_sessions.run(), of_reservations.run(), placing.run(view), prebuilt.run())
         finally:
             reservations.stop()
             view.stop()

@@ -78,7 +78,12 @@ class SessionDurations:
         return min(CLEAN_UP_TIME, timedelta(seconds=median(self._clean_ups))) if self._clean_ups else CLEAN_UP_TIME
 
     def likely_claim(self, session: LabletSession, claim: Claim, now: datetime, terms: Terms) -> Claim:
-        """Return a session's claim as long as it will likely last: it ends with the session, rarely later."""
+        """Return a session's claim as long as it will likely last: it ends with the session, rarely later.
+
+        A prebuilt lab leaves as soon as somebody needs its room.
+        """
+        if session.spec.prebuilt:
+            return msgspec.structs.replace(claim, end=now + OVERRUN_STEP)
         end = self._likely_end(session, terms)
         if end is None:
             return claim

@@ -151,7 +151,7 @@ def find_misfits(view: SchedulerView, now: datetime) -> Mapping[str, tuple[Lable
     """Return, by holder, the sessions that no longer fit beside the others on their worker."""
     found: dict[str, tuple[LabletSession, Risk]] = {}
     for uid in view.undersized:
-        worker, sessions = view.worker(uid), view.sessions_on(uid)
+        worker, sessions = view.worker(uid), [one for one in view.sessions_on(uid) if not one.spec.prebuilt]
         whole = full_capacity(worker) if worker else None
         if worker is None or whole is None or _fits_everything(view, worker, sessions, now):
             continue

@@ -89,6 +89,8 @@ def find_seekers(
         known = cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
         if known is None or is_expired(session, now) or session.status.retry_count >= MAX_RETRIES:
             continue
+        if session.spec.prebuilt:
+            continue  # it is placed after all others, where nobody needs the room
         if is_asap(session):
             _add_seeker(found, session, _asap_seeker(view, session, known, now))
         elif session.status.seat is None or session.status.claim is None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Ref, SessionRef, ref_of
 from lcm.controllers.scheduler.fleet_places import FleetPlaces
@@ -148,9 +150,10 @@ class SchedulerView:
         return [one for one in map(self._cache.get, sessions_in(self._claims.claims_at(uid))) if one is not None]
 
     def claim_of(self, holder: str) -> Claim | None:
-        """Return the claim recorded for a session, given its holder name."""
+        """Return the claim recorded for a session, given its holder name; a prebuilt lab keeps nothing for itself."""
         session = next(map(self._cache.get, sessions_in([holder])), None)
-        return get_claim(session) if session else None
+        claim = get_claim(session) if session else None
+        return replace(claim, end=claim.start) if session and claim and session.spec.prebuilt else claim
 
     def seat_of(self, place_id: str) -> Seat | None:
         """Return the seat of a place; None for a worker outside of pools."""

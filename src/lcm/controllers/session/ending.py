@@ -29,6 +29,8 @@ from lcm.model.kinds.session_fields import fields_to_place_again
 from lcm.providers.protocols.artifacts import StoredArtifact
 
 _P: Final = SessionPhase
+_DELETED: Final = "it was deleted: nobody could read what was saved"
+_PREBUILT: Final = "it was prebuilt: nobody has used it"
 _NO_ACCESS: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "nodes": (), "progress": None}
 
 
@@ -41,8 +43,8 @@ def decide_collecting(view: SessionView) -> Decision:
         return _step_to_stopping(view, f"its lab is gone from {view.worker_label}: nothing could be saved")
     if isinstance(view.lab, Unknown):
         return poll_again(view)
-    if view.is_deleted:
-        return _step_to_stopping(view, "it was deleted: nobody could read what was saved")
+    if view.is_deleted or view.session.spec.prebuilt:
+        return _step_to_stopping(view, _PREBUILT if view.session.spec.prebuilt else _DELETED)
     if not view.status.observed_last and view.now < view.entered_at + view.rules.observe_within:
         request = view.status.observation_request
         return Do(Observe(view.lab.lab_id, request.id if request else None))
@@ -93,7 +95,7 @@ def _step_to_stopping(view: SessionView, why: str, **fields: Any) -> Decision:  
 
 def _may_retry(view: SessionView) -> bool:
     status = view.status
-    hopeless = has_condition(status.conditions, CAN_RUN, Truth.FALSE)
+    hopeless = view.session.spec.prebuilt or has_condition(status.conditions, CAN_RUN, Truth.FALSE)
     if status.outcome is not _P.FAILED or view.is_deleted or hopeless or status.retry_count + 1 >= MAX_RETRIES:
         return False
     end = status.ends_at or view.session.spec.timeslot_end

@@ -49,7 +49,7 @@ from lcm.controllers.session.view import (
 )
 from lcm.model.base.clock import Clock
 from lcm.model.base.resource import Truth, has_condition, shorten_text
-from lcm.model.kinds.session import STOP_ALERT, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.session import STOP_ALERT, LabletSession, LabletSessionStatus, SessionCondition, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
 
 LAB_NOT_REMOVED: Final = "LabNotRemoved"
@@ -102,7 +102,7 @@ def _lab_stopped_alert(view: SessionView) -> AlertFinding | None:
 _CHECKS: Final = (_lab_not_removed_alert, _lab_stopped_alert, _unseen_lab_alert)
 
 
-LAB_SEEN: Final = "LabSeen"
+LAB_SEEN: Final = SessionCondition.LAB_SEEN.value
 """False: for a while the worker has not shown what the lab does."""
 
 

@@ -151,9 +151,11 @@ def _is_waiting(session: LabletSession, now: datetime) -> bool:
     return status.phase is SessionPhase.SCHEDULED and has_all and status.claim is not None and status.claim.start <= now
 
 
-def _start_order(session: LabletSession) -> tuple[str, str, str]:
+def _start_order(session: LabletSession) -> tuple[bool, str, str, str]:
+    """Return the order in which labs start: those that somebody waits for first, then the oldest."""
     claim, made = session.status.claim, session.metadata.created_at
     return (
+        session.spec.prebuilt,
         claim.start.isoformat() if claim else "",
         made.isoformat() if made else "",
         session.metadata.uid,

@@ -19,7 +19,7 @@ from lcm.model.base.resource import Condition, Truth, find_condition, with_condi
 from lcm.model.kinds.console import consoles_of
 from lcm.model.kinds.definition import PortTemplate
 from lcm.model.kinds.saved_lab import LAB_FILE
-from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase
+from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import LabWorker, address_of
 from lcm.model.telemetry.observation import LabUse
 from lcm.providers.protocols.artifacts import temporary_address
@@ -132,10 +132,18 @@ _TITLE_PATTERN: Final = re.compile(r".* \[([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-
 
 
 def title_of(session: LabletSession) -> str:
-    """Return the title of a session's lab on its host. The readable part is cut to fit, never the uid."""
-    meta = session.metadata
-    tail = f" [{meta.uid}]"
-    return f"{meta.namespace}/{meta.name}"[: _TITLE_LIMIT - len(tail)] + tail
+    """Return the title of a session's lab on its host. The readable part is cut to fit, never the uid.
+
+    A lab that was taken over keeps the title with which it was imported.
+    """
+    known = session.status.taken_from or session.metadata
+    tail = f" [{known.uid}]"
+    return f"{session.metadata.namespace}/{known.name}"[: _TITLE_LIMIT - len(tail)] + tail
+
+
+def lab_uid(session: LabletSession) -> str:
+    """Return the uid that the title of a session's lab has."""
+    return (session.status.taken_from or session.metadata).uid
 
 
 def owner_of(title: str) -> str | None:
@@ -146,7 +154,7 @@ def owner_of(title: str) -> str | None:
 
 def prepared_name(session: LabletSession) -> str:
     """Return the name of the file to import: the topology with the session's ports. It ends with the session."""
-    return f"{session.metadata.uid}/{LAB_FILE}"
+    return f"{lab_uid(session)}/{LAB_FILE}"
 
 
 def prepared_uri(session: LabletSession) -> str:
@@ -190,7 +198,7 @@ def access_urls(view: SessionView, worker: LabWorker, template: PortTemplate) ->
     return urls
 
 
-LAB_RUNS: Final = "LabRuns"
+LAB_RUNS: Final = SessionCondition.LAB_RUNS.value
 """False: the lab was found stopped before its time was over, and has not come up again yet."""
 _RESTARTED: Final = "Restarted"
 _NOT_RESTARTED: Final = "NotRestarted"

@@ -20,7 +20,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.objects.session_files import COLLECTED_PREFIX
 from lcm.control.plane.protocol import Plane, Ref, SessionRef
 from lcm.controllers.session.held_labs import HeldLabs, remove_lab
-from lcm.controllers.session.progress import namespace_in, owner_of
+from lcm.controllers.session.progress import lab_uid, namespace_in, owner_of
 from lcm.controllers.session.view import SessionRules, is_machine_gone
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.occupants import Occupants
@@ -188,7 +188,7 @@ def find_leftover_labs(
 ) -> Sequence[LabSummary]:
     """Return the labs on a worker that are ours, but of no session that is there or is to come there."""
     here = [one for one in sessions if worker_of(one) == worker_id]
-    owners, ids = {one.metadata.uid for one in here}, {one.status.cml_lab_id for one in here}
+    owners, ids = {lab_uid(one) for one in here}, {one.status.cml_lab_id for one in here}
     return [
         lab for lab in labs if (uid := owner_of(lab.title)) is not None and uid not in owners and lab.lab_id not in ids
     ]

@@ -48,12 +48,12 @@ def healthy_for(view: WorkerView) -> timedelta:
 
 
 def decide_ready(view: WorkerView) -> Decision:
-    """Serve, with no session on the worker."""
+    """Serve, with no session on the worker but prebuilt ones."""
     status = view.status
     if (first := decide_serving(view)) is not None:
         return first
-    if view.sessions:
-        return enter_phase(view, WorkerPhase.ACTIVE, f"session {view.sessions[0].metadata.name} is on it")
+    if view.used_sessions:
+        return enter_phase(view, WorkerPhase.ACTIVE, f"session {view.used_sessions[0].metadata.name} is on it")
     if status.cml.licensed is False and view.worker.spec.host_kind == "cml":
         return enter_phase(view, WorkerPhase.READY_UNLICENSED, "CML says that its licence is gone")
     idle, ill = status.idle, status.unhealthy_since
@@ -66,7 +66,7 @@ def decide_active(view: WorkerView) -> Decision:
     """Serve, with sessions on the worker."""
     if (first := _check_interruption(view)) is not None:
         return first
-    if not view.sessions:
+    if not view.used_sessions:
         return enter_phase(view, WorkerPhase.READY, "no session is on it")
     return _clear_remedies(view) or Wait()
 

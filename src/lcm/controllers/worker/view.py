@@ -63,6 +63,11 @@ class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
     """The labs of sessions on a machine that is drained or has failed, and that no known session is on."""
 
     @property
+    def used_sessions(self) -> Sequence[LabletSession]:
+        """The sessions that somebody has: all but prebuilt ones."""
+        return [one for one in self.sessions if not one.spec.prebuilt]
+
+    @property
     def worker(self) -> LabWorker:
         """The worker as it was before this look."""
         return self.resource

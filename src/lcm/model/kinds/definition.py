@@ -13,6 +13,7 @@ import msgspec
 
 from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import API_VERSION, END, Count, Metadata, Minutes, Part, ShortText, Status, Text
+from lcm.model.kinds.prebuilt import PrebuiltPolicy
 from lcm.model.kinds.worker import LabType, LicenseFlavour
 
 CmlVersion = Annotated[
@@ -134,7 +135,8 @@ class LabletDefinitionSpec(Part):
     """What an author published.
 
     `other_tracks` and `resource_limits` say what a session may choose instead of the lab's own track, and how much more
-    than it requires; staff may choose anything.
+    than it requires; staff may choose anything. `prebuilt` says how many labs are kept started for those who want one
+    at once.
     """
 
     version: Version
@@ -151,6 +153,7 @@ class LabletDefinitionSpec(Part):
     ami_requirements: AmiRequirements = AmiRequirements()
     max_duration_minutes: Minutes = 480
     state: DefinitionState = DefinitionState.DRAFT
+    prebuilt: PrebuiltPolicy | None = None
 
 
 class Spread(Part):

@@ -26,9 +26,8 @@ from lcm.model.base.resource import (
     ShortText,
     Status,
     Text,
-    ZoneName,
 )
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.hours import AllowedHours
 from lcm.model.kinds.worker import LabWorker, LabWorkerSpec, WorkerPhase
 from lcm.model.money.billing import Usd
 
@@ -106,21 +105,6 @@ class CapacityThresholds(Part):
     min_labs_per_worker: Count = 3
     scale_up_cooldown_minutes: Cooldown = 10
     scale_down_cooldown_minutes: Cooldown = 20
-
-
-Hour = Annotated[int, msgspec.Meta(ge=0, le=24)]
-
-
-class AllowedHours(Part):
-    """The hours of the day, in a time zone, in which a pool may run machines for what is not promised.
-
-    They may span midnight, and then belong to the day on which they begin. No weekdays means every day.
-    """
-
-    start_hour: Hour = 0
-    end_hour: Hour = 24
-    time_zone: ZoneName = "UTC"
-    weekdays: Annotated[tuple[Weekday, ...], msgspec.Meta(max_length=7)] = ()
 
 
 class Budget(Part):

@@ -29,6 +29,7 @@ from lcm.model.base.resource import (
     ZoneName,
 )
 from lcm.model.kinds.definition import Requirements
+from lcm.model.kinds.hours import Weekday
 from lcm.model.kinds.session import CLEAN_UP_TIME, Email, LearnerRights, Seat
 
 Slot = tuple[datetime, datetime]
@@ -46,18 +47,6 @@ class ReservationPhase(StrEnum):
     CANCELLING = "CANCELLING"
     CANCELLED = "CANCELLED"
     FAILED = "FAILED"
-
-
-class Weekday(StrEnum):
-    """A day of the week."""
-
-    MON = "mon"
-    TUE = "tue"
-    WED = "wed"
-    THU = "thu"
-    FRI = "fri"
-    SAT = "sat"
-    SUN = "sun"
 
 
 class Recurrence(Part):

@@ -95,6 +95,8 @@ class SessionCondition(StrEnum):
     AT_RISK = "AtRisk"
     TIME_SHORTENED = "TimeShortened"
     CONTINUES = "Continues"
+    LAB_RUNS = "LabRuns"
+    LAB_SEEN = "LabSeen"
 
 
 class RiskReason(StrEnum):
@@ -120,6 +122,7 @@ class LabletSessionSpec(Part):
     it only as `learner_may` says.
     With `allow_spot` it may run on a machine that the cloud can take away; then it is collected and tried again.
     With `continue_from` it starts with the saved lab of an earlier session of the same lab.
+    One that is `prebuilt` is nobody's: its lab waits for somebody who wants one at once. Only the scheduler makes such.
     """
 
     definition: Name
@@ -139,6 +142,7 @@ class LabletSessionSpec(Part):
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     resource_limits: Annotated[Mapping[ShortText, ShortText], msgspec.Meta(max_length=16)] | None = None
     continue_from: ContinueFrom | None = None
+    prebuilt: bool = False
 
 
 class Seat(Part):
@@ -175,6 +179,13 @@ class Artifact(Part):
     expires_at: Moment | None = None
 
 
+class PrebuiltLab(Part):
+    """The prebuilt session from which a session took its lab over. The lab keeps that session's name and uid."""
+
+    name: ShortText
+    uid: ShortText
+
+
 class NodeState(Part):
     """A node of a session's lab, and what CML says that it does."""
 
@@ -189,7 +200,8 @@ class LabletSessionStatus(Status):
     `requirements` are those of its definition when its slot was promised; a later change of the definition
     changes no promise. `boot_use` is the most that its lab used while it booted. `observed_last` means
     that it was observed after it ended and need not be observed again. `nodes` are those of its lab, in the states that
-    the lablet controller saw last; none of a lab with more than MAX_NODES.
+    the lablet controller saw last; none of a lab with more than MAX_NODES. `taken_by` is the uid of the session that
+    took a prebuilt lab over; `taken_from` says there from which one.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
@@ -208,6 +220,8 @@ class LabletSessionStatus(Status):
     allocated_ports: Mapping[str, PortNumber] | None = None
     resource_allocation: Mapping[str, str] | None = None
     cml_lab_id: str | None = None
+    taken_from: PrebuiltLab | None = None
+    taken_by: ShortText | None = None
     access_url: str | None = None
     access_urls: Mapping[str, str] = {}
     nodes: tuple[NodeState, ...] = ()
@@ -275,6 +289,13 @@ SESSION_MACHINE: Final = StateMachine(
             "a planned or existing worker is claimed for it",
             ("claim", "seat|worker_id"),
         ),
+        PhaseStep(
+            _P.PENDING,
+            _P.RUNNING,
+            CONTROL_PLANE,
+            "it takes a prebuilt lab over, in the commit that creates it",
+            ("worker_id", "allocated_ports", "cml_lab_id", "ends_at", "taken_from"),
+        ),
         PhaseStep(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
         PhaseStep(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
         PhaseStep(
@@ -304,6 +325,14 @@ SESSION_MACHINE: Final = StateMachine(
         ),
         PhaseStep(_P.RUNNING, _P.COLLECTING, CONTROL_PLANE, "ended by request", ("outcome",)),
         PhaseStep(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
+        PhaseStep(
+            _P.RUNNING,
+            _P.COMPLETED,
+            CONTROL_PLANE,
+            "it was prebuilt, and another session takes its lab over",
+            ("taken_by",),
+            equals=(("outcome", _P.COMPLETED),),
+        ),
         PhaseStep(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
         *(
             PhaseStep(
@@ -331,6 +360,8 @@ SESSION_MACHINE: Final = StateMachine(
 _MOST_PORTS_NAMED: Final = 5
 ON_WORKER_PHASES: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
 """Phases in which something of the session may be on its worker."""
+PREBUILT_OWNER: Final = "lcm.prebuilt"
+"""Owns the prebuilt sessions: no person's name, so that what they cost is a line of its own."""
 
 
 def get_claim(session: LabletSession) -> Claim | None:

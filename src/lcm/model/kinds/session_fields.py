@@ -16,6 +16,7 @@ from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionC
 _WORKER_FIELDS: Final = (
     *("worker_id", "worker_ref", "worker_name", "worker_namespace", "assigned_at"),
     *("allocated_ports", "resource_allocation", "cml_lab_id", "access_url", "access_urls", "progress"),
+    "taken_from",
     *("boot_use", "nodes"),
     *("observed_ports", "port_drift_detected", "observed_last"),
 )

@@ -168,6 +168,7 @@ def _switched_off_signal(worker: LabWorker) -> IdleSignal:
 
 
 def _sessions_signal(sessions: Sequence[LabletSession]) -> IdleSignal:
+    sessions = [one for one in sessions if not one.spec.prebuilt]  # nobody is on them, and they end before a pause
     waiting = [one for one in sessions if one.status.phase is SessionPhase.SCHEDULED and _start_of(one) is None]
     if not waiting and not any(one.status.phase in ON_WORKER_PHASES for one in sessions):
         return _quiet_signal(SESSIONS, "no session is on it")

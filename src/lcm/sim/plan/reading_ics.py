@@ -19,7 +19,7 @@ from icalendar.parser import Contentline
 
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import shorten_text
-from lcm.model.kinds.reservation import Weekday
+from lcm.model.kinds.hours import Weekday
 from lcm.sim.plan.slots import Series, TimetableRow, check_length, check_year, find_zone, local_moment, parse_count
 
 _MOST_CHARACTERS: Final = 8_000_000

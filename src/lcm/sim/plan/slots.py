@@ -11,7 +11,8 @@ import msgspec
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
+from lcm.model.kinds.hours import Weekday
+from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, occurrences
 from lcm.model.kinds.rules import ALLOWED_YEARS
 from lcm.sim.plan.timetable import ANYWHERE, MOST_SESSIONS, Extension, SessionRequest, SessionWish
 

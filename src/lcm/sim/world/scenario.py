@@ -5,7 +5,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.hours import AllowedHours
+from lcm.model.kinds.pool import Budget, ScalingPolicy
+from lcm.model.kinds.prebuilt import PrebuiltPolicy
 from lcm.model.kinds.settings import QuotaRule
 from lcm.settings.load import Settings
 
@@ -25,6 +27,7 @@ class ScenarioLab(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 4
     node_definition: str = "alpine"
     cml_version_min: str | None = None
+    prebuilt: PrebuiltPolicy | None = None
 
 
 class ScenarioPool(msgspec.Struct, frozen=True, kw_only=True):
