@@ -29,8 +29,25 @@ async def warm(world: Lablets, **fields: Any) -> tuple[LabWorker, LabletSession]
     worker = await world.put_worker(worker, lab_track="ccna")
     claim = Claim(start=now, end=now + timedelta(hours=9), need=need)
     return worker, await world.given_running(
-        worker, name="prebuilt-1", spec=PREBUILT, claim=claim, ends_at=now + timedelta(hours=8)
+        worker,
+        name="prebuilt-1",
+        spec=PREBUILT,
+        claim=claim,
+        ends_at=now + timedelta(hours=8),
+        prebuilt_in=world.core.store.epoch,
     )
+
+
+@from_monday
+async def test_after_a_restore_no_lab_of_before_is_given_to_anybody() -> None:
+    world = Lablets(quick=True)
+    assert world.core.promises is not None
+    async with beside(world.core.promises.calendar.run()):
+        _, lab = await warm(world)
+        await world.put(lab, prebuilt_in="the epoch before")
+        asks = await world.wants("s1")
+        assert asks.status.phase is _P.PENDING
+        assert (await world.session("prebuilt-1")).status.taken_by is None
 
 
 @from_monday

@@ -67,8 +67,12 @@ async def book_at_once(
     """Return the edit that creates an object, and what is committed and told with it.
 
     A session that is wanted at once has a prebuilt lab, if one is ready for it, and runs. Whether one was is counted.
+    A prebuilt one keeps the epoch in which it is made.
     """
     session = edit.after
+    if isinstance(session, LabletSession) and session.spec.prebuilt:
+        status = msgspec.structs.replace(session.status, prebuilt_in=writer.store.epoch)
+        return replace(edit, after=msgspec.structs.replace(session, status=status)), (), ()
     if promises is None or not (isinstance(session, LabletSession) and isinstance(definition, LabletDefinition)):
         return edit, (), ()
     wants = is_asap(session) and not session.spec.prebuilt and session.spec.continue_from is None
@@ -122,7 +126,7 @@ async def _try_taking(
     """Return a session that takes a prebuilt lab over; None if it must not, or if the lab is not to be had."""
     record, now = await find_record(writer.store, ref), writer.clock.now()
     need = need_of(session, definition)
-    if record is None or need is None or not _is_ready(record.resource, definition):
+    if record is None or need is None or not _is_ready(record.resource, definition, writer.store.epoch):
         return None
     lab = record.resource
     assert lab.status.claim is not None, "what runs has a claim"
@@ -146,12 +150,15 @@ async def _try_taking(
     return Booked(taker, [*held, *(op for op in left.ops if op.key not in {one.key for one in held})], left.told)
 
 
-def _is_ready(lab: LabletSession, definition: LabletDefinition) -> bool:
-    """Return whether a prebuilt session's lab may be taken over, and is of the definition as it is now."""
+def _is_ready(lab: LabletSession, definition: LabletDefinition, epoch: str) -> bool:
+    """Return whether a prebuilt session's lab may be taken over, and is of the definition as it is now.
+
+    After a restore a lab of before may be somebody's who took it after the backup.
+    """
     status = lab.status
     broken = any(has_condition(status.conditions, one, Truth.FALSE) for one in _LAB_CONDITIONS)
     runs = status.phase is _P.RUNNING and lab.metadata.deletion_timestamp is None and not broken
-    return runs and lab.spec.prebuilt and is_current(lab, definition)
+    return runs and lab.spec.prebuilt and status.prebuilt_in == epoch and is_current(lab, definition)
 
 
 def _is_given_up(promises: Promises, lab: LabletSession) -> bool:

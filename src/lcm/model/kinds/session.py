@@ -201,7 +201,8 @@ class LabletSessionStatus(Status):
     changes no promise. `boot_use` is the most that its lab used while it booted. `observed_last` means
     that it was observed after it ended and need not be observed again. `nodes` are those of its lab, in the states that
     the lablet controller saw last; none of a lab with more than MAX_NODES. `taken_by` is the uid of the session that
-    took a prebuilt lab over; `taken_from` says there from which one.
+    took a prebuilt lab over; `taken_from` says there from which one. `prebuilt_in` is the epoch of the store in which
+    a prebuilt session was made: in a later one, after a restore, its lab may have been taken already.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
@@ -222,6 +223,7 @@ class LabletSessionStatus(Status):
     cml_lab_id: str | None = None
     taken_from: PrebuiltLab | None = None
     taken_by: ShortText | None = None
+    prebuilt_in: ShortText | None = None
     access_url: str | None = None
     access_urls: Mapping[str, str] = {}
     nodes: tuple[NodeState, ...] = ()
