@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.objects.session_files import COLLECTED_PREFIX
-from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase
+from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, LabletSession, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.providers.protocols.artifacts import parse_address
@@ -104,9 +104,11 @@ def files_are_gone(seen: ObservedState, stage: Environment) -> Sequence[Violatio
 
 
 def _is_still_due(session: LabletSession, now: datetime) -> bool:
-    """Return whether a session is rightly still to come, or under way."""
+    """Return whether a session is rightly still to come, or under way. Prebuilt ones come and go at any time."""
     end = session.status.ends_at or session.spec.timeslot_end
     if session.status.phase in _WAITS:
         until = session.spec.timeslot_start or session.status.expires_at
         return until is not None and until > now
+    if session.spec.prebuilt and session.status.phase is not SessionPhase.RUNNING:
+        return now < session.status.history[-1].at + INSTANTIATION_LIMIT
     return end is not None and now < end + CLEAN_UP_TIME
