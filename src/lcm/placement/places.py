@@ -405,10 +405,15 @@ def _lasting_rejection(place: Place, request: PlacementRequest) -> tuple[str, st
     return static_rejection(place, request) or (lacking if large else None)
 
 
+def unopened_id(pool: str, number: int) -> str:
+    """Return the id of the place that a seat without a worker is; a pool is named with its namespace."""
+    return f"seat:{pool}/{number}"
+
+
 def seat_place(row: PoolSnapshot, number: int, room: Amount, usable_at: datetime, *, closed: str = "") -> Place:
     """Return a seat that has no worker as a place: what its template promises, and what others of its image have."""
     return Place(
-        id=f"seat:{row.name}/{number}",
+        id=unopened_id(row.name, number),
         name=f"{row.pool.metadata.name}/{number}",
         capacity=room,
         licensed=None,

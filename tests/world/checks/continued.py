@@ -33,14 +33,17 @@ def booking_keeps_what_was_saved(seen: ObservedState, turn: ObservedChange[Lable
 def continued_lab_is_the_saved_one(
     seen: ObservedState, turn: ObservedChange[LabletSession], stage: Environment
 ) -> Sequence[Violation]:
-    """Check, when a session that continues another runs for the first time, what its lab is made of."""
+    """Check, when a session that continues another runs for the first time, what its lab is made of.
+
+    After a restore it may find the lab that it had already, in which somebody has worked.
+    """
     before, after = turn.before, turn.after
     starts = after is not None and after.status.phase is SessionPhase.RUNNING
     if after is None or not starts or before is None or before.status.phase is not SessionPhase.INSTANTIATING:
         return ()
     lab, continued = _find_lab(seen, after, stage), after.status.continues
     data = stage.artifacts.content_now(continued.topology.uri) if continued else None
-    if lab is None or continued is None:
+    if lab is None or continued is None or lab.created < before.status.history[-1].at:
         return ()
     if data is None:
         return [violation(OTHER_LAB, f"the file of {continued.session} that it starts with is gone", after)]

@@ -26,6 +26,7 @@ from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SchedulingDecision, Seat, Waiting, is_asap
+from lcm.placement.places import unopened_id
 from lcm.placement.request import BOOTING, is_unopened_seat
 from lcm.placement.rules import is_static
 
@@ -136,15 +137,24 @@ class SchedulerEffects:
         What the plane refused is excluded during `pause`, for those who wish the same and nobody else. First all
         sessions release what they are not to keep, so that the others find room.
         """
-        await for_each([one for one in outcomes if gives_up_seat(view, one)], self._release_claim)
+        leaving = [one for one in outcomes if gives_up_seat(view, one)]
+        await for_each(leaving, lambda one: self._release_claim(view, one, now + pause))
         wanted = [(one, found) for one in outcomes if (found := assignment_for(view, one, now))]
         wanted.sort(key=lambda one: one[1].worker_id is None)
         await for_each(wanted, lambda one: self._assign(view, *one, now + pause))
         return [one for one in outcomes if one.place is None or is_staying(one) or not _is_refused(view, one)]
 
-    async def _release_claim(self, outcome: PlacementOutcome) -> None:
-        session = outcome.seeker.session
+    async def _release_claim(self, view: SchedulerView, outcome: PlacementOutcome, refused_until: datetime) -> None:
+        """Release the seat that is held for a session.
+
+        One whose worker does not take it looks like any other once nobody claims it: it is excluded for a while.
+        """
+        session, seat = outcome.seeker.session, outcome.seeker.session.status.seat
         await self.step(session, with_waiting(session, session.status.waiting, session.status.last_decision))
+        if outcome.place is None and seat is not None:
+            place_id = unopened_id(f"{session.metadata.namespace}/{seat.pool}", seat.number)
+            error = NoRoom("the worker of this planned worker does not take it", why="phase")
+            view.refuse(outcome.seeker.wish, place_id, refused_until, error)
 
     async def _assign(
         self, view: SchedulerView, outcome: PlacementOutcome, wanted: Assignment, refused_until: datetime
