@@ -9,7 +9,7 @@ KEPT = {
     *("phase", "history", "observed_generation", "outcome", "outcome_reason", "expires_at", "ends_at", "claim", "seat"),
     *("requirements", "retry_count", "waiting", "last_decision", "cost_usd", "artifacts", "last_error"),
     *("observed_resources", "observation_count", "observed_at", "observation_request", "observation_error"),
-    *("save_request", "save_error", "continues", "taken_by"),
+    *("save_request", "save_error", "continues", "taken_by", "prebuilt_in"),
 }
 """Its story, what it was promised, what it cost, what was saved, and what was learnt of its definition."""
 
