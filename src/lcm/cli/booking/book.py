@@ -358,7 +358,7 @@ class _BookingCommand:
             render.print_text(f"it would cost {price}")
 
     async def _warn_of_spending(self, plane: Plane, made: Booking) -> None:
-        """Tell whoever books if most of their month's dollars are used. A missing answer is no reason to fail."""
+        """Warn whoever books if most of their month's dollars are used. A missing answer is no reason to fail."""
         with suppress(Refused, Later):
             told = describe_spending(await plane.quotas(namespace=made.metadata.namespace, track=made.spec.lab_track))
             if told:

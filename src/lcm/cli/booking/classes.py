@@ -215,7 +215,7 @@ def swap(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Let two learners of a class swap their seats, or give the seat of one to somebody new."""
+    """Swap the seats of two learners of a class, or give the seat of one to somebody new."""
     if len(words) < 3:  # noqa: PLR2004 - a name and two learners
         raise typer.BadParameter("write `lcm swap reservation NAME ada@example.org ben@example.org`", param_hint="NAME")
     ref: Ref[Reservation] = Ref(Reservation, parse_class_name(words[:-2]), namespace)

@@ -270,7 +270,7 @@ class _NoticeTerm:
         return True
 
     def _defer(self, recipient: str) -> bool:
-        """Let the mails of somebody wait whose mailbox takes none now; return False if too many wait like that."""
+        """Delay the mails of somebody whose mailbox takes none now; return False if too many wait like that."""
         now = self._now
         self._busy_until = {who: until for who, until in self._busy_until.items() if until > now}
         if len(self._busy_until) >= MOST_BUSY:

@@ -50,7 +50,7 @@ class SetLearners(Part, tag_field="action", tag="learners"):
 
 
 class Swap(Part, tag_field="action", tag="swap"):
-    """Let two learners of a class swap their seats, or give the seat of one to somebody new."""
+    """Swap the seats of two learners of a class, or give the seat of one to somebody new."""
 
     learner: Email
     other: Email
